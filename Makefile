@@ -1,0 +1,32 @@
+# make demo   set up and show what the package does, in about six minutes on two cores
+# make test   set up and run the tests
+# make lint   style and types
+# make bench  speed, as ratios in one run; wants an otherwise idle machine
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+.DEFAULT_GOAL := test
+
+.venv/.ready: pyproject.toml constraints.txt
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch .venv/.ready
+
+demo: .venv/.ready
+	$(BIN)/python -m effssl.demo
+
+test: .venv/.ready
+	$(BIN)/python -m pytest -q -n 2
+
+lint: .venv/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/.ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist *.egg-info

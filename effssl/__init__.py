@@ -1,0 +1,45 @@
+"""effssl: efficient self-supervised learning of visual representations.
+
+    run = effssl.pretrain("cifar10", "byol+rotation", epochs=20, out="runs/first")
+    run.knn(), run.linear()
+    encoder = effssl.load("runs/first")
+    features = encoder(images)
+
+torch is imported on first use, so `import effssl` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from effssl.data import open_data
+    from effssl.errors import RequestError, RunFailed
+    from effssl.evaluation import Score, evaluate
+    from effssl.pretraining import pretrain
+    from effssl.run import Run, load
+
+__version__ = "0.1.0"
+__all__ = ["RequestError", "Run", "RunFailed", "Score", "evaluate", "load", "open_data", "pretrain"]
+
+_WHERE = {
+    "pretrain": "effssl.pretraining",
+    "Run": "effssl.run",
+    "load": "effssl.run",
+    "evaluate": "effssl.evaluation",
+    "Score": "effssl.evaluation",
+    "open_data": "effssl.data",
+    "RequestError": "effssl.errors",
+    "RunFailed": "effssl.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'effssl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,76 @@
+"""Changes of color, each with one parameter per image. Images are float N×3×H×W in [0, 1]; factors are N."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LUMA = (0.2989, 0.587, 0.114)  # torchvision's weights of red, green and blue
+
+
+def to_gray(x: Tensor) -> Tensor:
+    """Luminance, N×1×H×W."""
+    r, g, b = x.unbind(1)
+    return (r * LUMA[0]).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2]).unsqueeze(1)
+
+
+def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    return torch.lerp(other, x, factor.view(-1, 1, 1, 1)).clamp_(0, 1)
+
+
+def brightness(x: Tensor, factor: Tensor) -> Tensor:
+    """Toward or away from black."""
+    return (x * factor.view(-1, 1, 1, 1)).clamp_(0, 1)
+
+
+def contrast(x: Tensor, factor: Tensor) -> Tensor:
+    """Toward or away from the image's mean luminance."""
+    r, g, b = x.mean((2, 3)).unbind(1)
+    mean = r * LUMA[0] + g * LUMA[1] + b * LUMA[2]
+    return _blend(x, mean.view(-1, 1, 1, 1), factor)
+
+
+def saturation(x: Tensor, factor: Tensor) -> Tensor:
+    """Toward or away from gray."""
+    return _blend(x, to_gray(x), factor)
+
+
+def hue(x: Tensor, shift: Tensor) -> Tensor:
+    """Turn the hue of HSV by `shift` (−0.5 … 0.5 of a full turn).
+
+    The smallest channel and the chroma c stay; with the new hue h in sixths of a turn, red is
+    low + c·clamp(|h − 3| − 1, 0, 1), green low + c·clamp(2 − |h − 2|, 0, 1) and blue low + c·clamp(2 − |h − 4|, 0, 1).
+    """
+    r, g, b = x.unbind(1)  # N×H×W
+    high = torch.maximum(torch.maximum(r, g), b)
+    low = torch.minimum(torch.minimum(r, g), b)
+    c = high.sub(low)
+    # Red is the largest: (g − b)/c; green: 2 + (b − r)/c; blue: 4 + (r − g)/c. The masks are 0 or 1, so lerp selects
+    # exactly; torch.where is several times slower on a CPU.
+    red, green = high.clone().eq_(r), high.eq_(g)
+    h = (r - g).add_(c, alpha=4).lerp_((b - r).add_(c, alpha=2), green).lerp_(g - b, red).div_(c.clamp(min=1e-12))
+    h += (shift * 6).view(-1, 1, 1)
+    h -= h.div(6).floor_().mul_(6)
+    out = torch.empty_like(x)
+    for channel, (center, sign, base) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
+        share = h.sub(center).abs_().mul_(sign).add_(base).clamp_(0, 1)
+        torch.addcmul(low, share, c, out=out[:, channel])
+    return out
+
+
+def grayscale(x: Tensor, rows: Tensor) -> Tensor:
+    """Take the color from the images in these rows (their numbers)."""
+    return x.index_copy(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
+
+
+def solarize(x: Tensor, rows: Tensor, threshold: float) -> Tensor:
+    """Invert the pixels at or above the threshold in the images in these rows."""
+    part = x.index_select(0, rows)
+    return x.index_copy(0, rows, torch.where(part >= threshold, 1 - part, part))
+
+
+def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Subtract the mean and divide by the standard deviation, per channel."""
+    m = torch.tensor(mean, device=x.device).view(1, -1, 1, 1)
+    s = torch.tensor(std, device=x.device).view(1, -1, 1, 1)
+    return (x - m).div_(s)

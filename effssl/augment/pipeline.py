@@ -1,0 +1,103 @@
+"""From images to one random view each: crop and flip, jitter, gray, blur, solarize, normalize."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from effssl.augment import blur, color, crop
+from effssl.config import Augment
+
+GROUP = 64  # images that share one order of the jitter's four operations
+_JITTER = (color.brightness, color.contrast, color.saturation, color.hue)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random parameters of one view of N images, on the CPU. Rows can be sliced, e.g. by rank."""
+
+    box: Tensor  # N×numbers, see crop.draw_box_numbers
+    flip: Tensor  # N bool
+    factors: Tensor  # N×4: brightness, contrast, saturation, hue shift
+    order: Tensor  # N×4: order of the four, the same for all images of a group
+    gray: Tensor  # N bool
+    sigma: Tensor  # N: blur width in pixels, 0 = sharp
+    solarize: Tensor  # N bool
+
+    def __getitem__(self, rows: slice) -> Draws:
+        return Draws(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def _per_view(values: tuple[float, ...], view: int) -> float:
+    return values[min(view, len(values) - 1)]
+
+
+def draw(config: Augment, count: int, view: int, g: torch.Generator) -> Draws:
+    """Draw the parameters of the `view`-th view of `count` images."""
+
+    def chosen(p: float) -> Tensor:
+        return torch.rand(count, generator=g) < p
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, generator=g)
+
+    box = crop.draw_box_numbers(count, config.scale, config.ratio, g)
+    flip = chosen(config.flip)
+    strengths = (config.brightness, config.contrast, config.saturation)
+    factors = torch.stack([uniform(max(0.0, 1 - s), 1 + s) for s in strengths] + [uniform(-config.hue, config.hue)], 1)
+    neutral = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    factors = torch.where(chosen(config.jitter)[:, None], factors, neutral)
+    groups = -(-count // GROUP)
+    order = torch.rand(groups, 4, generator=g).argsort(1).repeat_interleave(GROUP, 0)[:count]
+    gray = chosen(config.gray)
+    sigma = uniform(*config.blur_sigma) * chosen(_per_view(config.blur, view))
+    return Draws(box, flip, factors, order, gray, sigma, chosen(_per_view(config.solarize, view)))
+
+
+def apply(config: Augment, images: Tensor, draws: Draws, size: int, cropped: bool = False) -> Tensor:
+    """Make the view of uint8 images N×3×H×W on their device: float N×3×size×size, normalized.
+
+    `cropped`: the images are size×size crops already (workers cut them); only the flip is left to do.
+    """
+    device = images.device
+    if cropped:
+        flip = draws.flip.to(device, non_blocking=True).view(-1, 1, 1, 1)
+        x = torch.where(flip, images.flip(-1), images).float()
+    else:
+        sizes = torch.tensor(images.shape[-2:]).expand(len(images), 2)
+        box = crop.boxes(sizes, draws.box, config.ratio).to(device, non_blocking=True)
+        x = crop.crop_resize(images, box, size, draws.flip.to(device, non_blocking=True), config.filter)
+    x = x.mul_(1 / 255)
+    if config.filter == "bicubic":
+        x = x.clamp_(0, 1)  # cubic filters overshoot
+    if config.jitter > 0:
+        x = _jitter(config, x, draws)
+    if len(rows := _rows(draws.gray, device)):
+        x = color.grayscale(x, rows)
+    if len(rows := _rows(draws.sigma, device)):
+        sigma = draws.sigma[draws.sigma > 0].to(device, non_blocking=True)
+        kernel = config.blur_kernel or max(3, size // 20 * 2 + 1)
+        x = x.index_copy(0, rows, blur.gaussian_blur(x.index_select(0, rows), sigma, kernel))
+    if len(rows := _rows(draws.solarize, device)):
+        x = color.solarize(x, rows, config.solarize_threshold)
+    return color.normalize(x, config.mean, config.std)
+
+
+def _rows(chosen: Tensor, device: torch.device) -> Tensor:
+    """Numbers of the chosen images; found on the CPU, so that a GPU is not waited for."""
+    return chosen.nonzero().squeeze(1).to(device, non_blocking=True)
+
+
+def _jitter(config: Augment, x: Tensor, draws: Draws) -> Tensor:
+    strengths = (config.brightness, config.contrast, config.saturation, config.hue)
+    factors = draws.factors.to(x.device, non_blocking=True)
+    out = []
+    for start in range(0, len(x), GROUP):
+        part, factor = x[start : start + GROUP], factors[start : start + GROUP]
+        for k in draws.order[start].tolist():
+            if strengths[k] > 0:
+                part = _JITTER[k](part, factor[:, k])
+        out.append(part)
+    return torch.cat(out)

@@ -1,0 +1,211 @@
+"""The command line: the same verbs as the Python API.
+
+Bad requests end with one line and exit code 2, failed runs with exit code 1. Nothing here imports torch until a verb
+really runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from effssl.config import Config
+from effssl.errors import RequestError, RunFailed, did_you_mean
+
+VERBS = {
+    "pretrain": "train an encoder on images without labels",
+    "eval": "measure a trained encoder: effssl eval knn|linear RUN",
+    "recipes": "list the recipes, or show one: effssl recipes [NAME]",
+}
+HELP = """effssl: efficient self-supervised learning of visual representations
+
+usage: effssl VERB [options]      (effssl VERB --help tells more)
+
+{verbs}
+
+first steps:
+  effssl pretrain --data cifar10 --objective byol+rotation --out runs/first
+  effssl eval knn runs/first
+  effssl pretrain --data path/to/photos --objective simsiam+rotation
+"""
+
+
+@dataclass(frozen=True)
+class Pretrain(Config):
+    """Train an encoder on images without labels.
+
+    The objective is a weighted sum of terms, e.g. byol+rotation or "simclr + 0.5*rotation". What is not said comes
+    from the recipe that fits the data, the objective and the machine. Options of a term are --TERM.OPTION.
+    """
+
+    out: str = ""
+    """run folder to make; default runs/<data>-<terms>-<seed>"""
+    resume: Literal["never", "auto"] = "never"
+    """auto goes on where the run in --out stopped, or starts it"""
+    config: str = ""
+    """a YAML file with settings, e.g. another run's config.yaml; flags win over it"""
+    quiet: bool = False
+    """show nothing but problems"""
+
+
+NOT_SETTINGS = ("out", "resume", "config", "quiet")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of `effssl`."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _dispatch(args)
+    except RequestError as error:
+        _fail(str(error), 2)
+    except RunFailed as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("stopped; go on with --resume auto", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"effssl: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _dispatch(args: list[str]) -> None:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(HELP.format(verbs="\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items())))
+        return
+    if args[0] == "--version":
+        from effssl import __version__
+
+        print(__version__)
+        return
+    verb, rest = args[0], args[1:]
+    if verb not in VERBS:
+        raise RequestError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}; verbs: {', '.join(VERBS)}")
+    {"pretrain": _pretrain, "eval": _eval, "recipes": _recipes}[verb](rest)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# pretrain
+
+
+def _pretrain(args: list[str]) -> None:
+    import tyro
+
+    parsed = tyro.cli(Pretrain, args=args, default=_defaults(args), prog="effssl pretrain")
+    from effssl.pretraining import execute
+
+    run = execute(given(parsed, args), parsed.out or None, parsed.resume, parsed.config or None, parsed.quiet)
+    if not parsed.quiet:
+        print(f"done: {run.folder}   next: effssl eval knn {run.folder}")
+
+
+def _defaults(args: list[str]) -> Pretrain:
+    """The defaults that --help shows: those of the recipe that the rest of the command line leads to."""
+    from effssl.recipes import resolve
+
+    if not {"-h", "--help"} & set(args):
+        return Pretrain()
+    flags = {name: _value_after(args, f"--{name}") for name in ("data", "objective", "recipe")}
+    plan = resolve({name: value for name, value in flags.items() if value})
+    config = {f.name: getattr(plan.config, f.name) for f in dataclasses.fields(Config)}
+    return Pretrain(**config | {"recipe": flags["recipe"] or "auto"})
+
+
+def _value_after(args: list[str], flag: str) -> str:
+    for i, arg in enumerate(args):
+        if arg == flag and i + 1 < len(args):
+            return args[i + 1]
+        if arg.startswith(f"{flag}="):
+            return arg.split("=", 1)[1]
+    return ""
+
+
+def given(parsed: Any, args: list[str]) -> dict[str, Any]:
+    """Of a parsed command line, only what was really written, as nested mappings."""
+    said = {arg[2:].split("=", 1)[0].replace("-", "_") for arg in args if arg.startswith("--")}
+    said |= {_positive(name) for name in said}
+
+    def pick(node: Any, prefix: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for item in dataclasses.fields(node):
+            value, name = getattr(node, item.name), f"{prefix}{item.name}"
+            if dataclasses.is_dataclass(value):
+                if inner := pick(value, f"{name}."):
+                    values[item.name] = inner
+            elif name in said and name not in NOT_SETTINGS:
+                values[item.name] = value
+        return values
+
+    return pick(parsed, "")
+
+
+def _positive(name: str) -> str:
+    """tyro writes a false flag as --no-x or --group.no-x."""
+    *groups, last = name.split(".")
+    return ".".join([*groups, last.removeprefix("no_")])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# eval and recipes
+
+
+def _eval(args: list[str]) -> None:
+    import tyro
+
+    tyro.cli(evaluate, args=args, prog="effssl eval")
+
+
+def evaluate(
+    what: str,
+    run: str,
+    /,
+    data: str = "",
+    out: str = "",
+    k: int = 200,
+    temperature: float = 0.1,
+    lr: float = 0.0,
+    epochs: int = 100,
+) -> None:
+    """Measure a trained encoder and add the score, with its protocol, to the run's results.json.
+
+    Args:
+        what: knn or linear
+        run: run folder
+        data: another data set than the run's own
+        out: also write the score to this JSON file
+        k: knn: number of neighbors
+        temperature: knn: temperature of the vote
+        lr: linear: learning rate; 0 chooses it on a validation split of train
+        epochs: linear: epochs of the probe
+    """
+    from effssl.progress import table
+    from effssl.run import Run, write_atomically
+
+    settings: dict[str, Any] = (
+        {"lr": lr or None, "epochs": epochs} if what == "linear" else {"k": k, "temperature": temperature}
+    )
+    score = Run(run).evaluate(what, data or None, **settings)
+    if out:
+        write_atomically(Path(out), json.dumps(score.record(), indent=2) + "\n")
+    rows = [("accuracy", f"{score.accuracy:.2f} %")]
+    rows += [(key.replace("_", " "), f"{value:.2f} %") for key, value in score.also.items()]
+    rows += [(key.replace("_", " "), str(value)) for key, value in score.constants.items()]
+    table(f"{what} of {run} on {score.source['data']}", ("", ""), rows)
+
+
+def _recipes(args: list[str]) -> None:
+    from effssl import recipes
+
+    if not args:
+        for name in recipes.names():
+            about = recipes.about(name)
+            print(f"{name:20} {about}")
+        return
+    path = recipes.FOLDER / f"{args[0]}.yaml"
+    if not path.exists():
+        raise RequestError(f"unknown recipe {args[0]!r}{did_you_mean(args[0], recipes.names())}")
+    print(path.read_text(), end="")

@@ -1,0 +1,321 @@
+"""Everything a run can be told, as frozen dataclasses; YAML in and out; unknown keys and wrong types are errors.
+
+A field of `Config` is a flag of `effssl pretrain` and a key of `config.yaml`: `--rotation.size 16` is
+
+    rotation: {size: 16}
+
+Values come from these defaults, then the recipe, then `--config FILE`, then flags. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from effssl.errors import RequestError, did_you_mean
+
+# ---------------------------------------------------------------------------------------------------------------
+# The network and how it is optimized
+
+
+@dataclass(frozen=True)
+class Projector:
+    """The projection head g: `layers` linear layers, d → hidden → … → out, ReLU between them."""
+
+    layers: int = 2
+    """number of linear layers; 0 means z = h"""
+    hidden: int = 512
+    """width of the hidden layers"""
+    out: int = 128
+    """width of z"""
+    norm: bool = True
+    """batch norm after each hidden layer"""
+    output_norm: bool = False
+    """batch norm after the last layer too"""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The optimizer of all weights: those of the network and those of the terms."""
+
+    name: Literal["sgd", "lars"] = "sgd"
+    """sgd decays all parameters; lars leaves biases and norms out of adaptation and decay"""
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    nesterov: bool = False
+    trust: float = 0.001
+    """lars: step length as a share of the weight's length (η)"""
+    trust_clip: bool = False
+    """lars: never step further than plain SGD would"""
+    clip_norm: float = 0.0
+    """clip the gradient to this length; 0 is off"""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate over the run: linear warm-up, then cosine, per step."""
+
+    warmup_epochs: float = 10.0
+    """at most a tenth of a run that `--epochs` made shorter than its recipe"""
+    warmup_from: float = 0.0
+    """learning rate of the first step, as a share of lr"""
+    final: float = 0.0
+    """learning rate after the last step, as a share of lr"""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How one view is made from an image. Two values in `blur` or `solarize` mean: first view, second view."""
+
+    scale: tuple[float, float] = (0.2, 1.0)
+    """share of the image's area that a crop covers"""
+    ratio: tuple[float, float] = (0.75, 4 / 3)
+    """width over height of a crop"""
+    filter: Literal["bilinear", "bicubic"] = "bilinear"
+    flip: float = 0.5
+    """probability of a horizontal flip"""
+    jitter: float = 0.8
+    """probability of the color jitter"""
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.1
+    gray: float = 0.2
+    """probability of losing all color"""
+    blur: tuple[float, ...] = (0.0,)
+    """probability of a Gaussian blur, for all views or per view"""
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_kernel: int = 0
+    """width of the blur kernel in pixels, odd; 0 is a tenth of the image size"""
+    solarize: tuple[float, ...] = (0.0,)
+    """probability of inverting bright pixels, for all views or per view"""
+    solarize_threshold: float = 0.5
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is measured while training, on a fixed validation split cut from the training labels."""
+
+    every: int = 0
+    """epochs between two looks; 0 is about ten looks per run"""
+    bank: int = 10_000
+    """at most so many training images are neighbors"""
+    queries: int = 5_000
+    """at most so many validation images are classified"""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The terms of an objective
+
+
+@dataclass(frozen=True)
+class SimCLR:
+    """Contrast the two views of an image with all other images of the batch (NT-Xent)."""
+
+    weight: float = 1.0
+    temperature: float = 0.2
+    base_temperature: float = 0.0
+    """multiply the loss by temperature/base_temperature, as SupContrast does; 0 is off"""
+
+
+@dataclass(frozen=True)
+class BYOL:
+    """Predict the momentum network's projection of the other view."""
+
+    weight: float = 1.0
+    momentum: float = 0.95
+    """target momentum τ"""
+    momentum_end: float = 0.0
+    """cosine from momentum to this value; 0 keeps it constant"""
+    predictor_hidden: int = 4096
+    loss_scale: float = 1.0
+    """1 is the paper's −mean cos; 4 is the gradient of the original BYOL"""
+
+
+@dataclass(frozen=True)
+class SimSiam:
+    """Predict the (stop-gradient) projection of the other view."""
+
+    weight: float = 1.0
+    predictor_hidden: int = 512
+    fix_predictor_lr: bool = True
+    """the predictor's learning rate is not scheduled"""
+    stop_gradient: bool = True
+    """without it the method collapses; the switch is there to show that"""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Tell by how much a view was rotated: the noise-free pretext task."""
+
+    weight: float = 0.4
+    """λ of L = L_base + λ · L_rotation"""
+    on: Literal["z", "h"] = "z"
+    """the head reads the projection z = g(f(x)) (the paper) or the feature h = f(x) (its released code)"""
+    views: Literal["auto", "one", "two", "all"] = "auto"
+    """rotated views per image: one or two with an own angle each, or all four turns of one view (auto: two beside an
+    instance term, all when it stands alone)"""
+    size: int = 0
+    """side of the rotated views in pixels; 0 is that of the other views"""
+    update_stats: bool = True
+    """rotated views move the running statistics of batch norm"""
+    hidden: int = 0
+    """hidden width of the head; 0 is the projector's"""
+
+
+TERMS: dict[str, str] = {
+    "simclr": "effssl.objectives.simclr:SimCLR",
+    "byol": "effssl.objectives.byol:BYOL",
+    "simsiam": "effssl.objectives.simsiam:SimSiam",
+    "rotation": "effssl.objectives.rotation:Rotation",
+}
+"""A term is a field of `Config` with its options, a line here, and a class in `effssl/objectives/`."""
+
+PRETEXT = frozenset({"rotation"})
+"""Terms that look at one view at a time; all others compare views of an image."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A run
+
+
+@dataclass(frozen=True)
+class Config:
+    """One pretraining run, fully described."""
+
+    data: str = ""
+    """cifar10, cifar100, digits, a folder of images, or a .npy/.npz file"""
+    objective: str = "byol+rotation"
+    """a weighted sum of terms, e.g. byol+rotation or "simsiam + 0.2*rotation" """
+    encoder: str = "small"
+    """small, resnet18, resnet34, resnet50, any torchvision classifier, or timm:<name>"""
+    recipe: str = "auto"
+    """a recipe's name or a YAML file; auto looks at the data, the objective and the machine"""
+    epochs: int = 100
+    batch_size: int = 128
+    """images per step"""
+    image_size: int = 0
+    """side of a view in pixels; 0 is the size of small images, 64 for a folder of photographs"""
+    lr: float = 0.1
+    """peak learning rate; a recipe's holds for its batch size and is scaled with it, a given one is not"""
+    seed: int = 0
+    device: str = "auto"
+    """auto, cpu, cuda, mps"""
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    workers: int = -1
+    """processes that decode images of a folder; −1 is one per core"""
+    labels: Literal["auto", "folders", "none"] = "auto"
+    """sub-folders are labels: auto only in a train/–val/ or train/–test/ layout"""
+    subset: int = 0
+    """use a fixed random subset of so many training images; 0 is all"""
+    stem: Literal["auto", "small", "large"] = "auto"
+    """ResNet's first layers: small is 3×3 without pooling (auto up to 64 pixels), large is 7×7 with pooling"""
+    joint_pass: bool = False
+    """both views go through the network in one pass and share batch norm statistics"""
+    checkpoint_every: int = 1
+    """epochs between checkpoints"""
+    projector: Projector = field(default_factory=Projector)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    augment: Augment = field(default_factory=Augment)
+    health: Health = field(default_factory=Health)
+    simclr: SimCLR = field(default_factory=SimCLR)
+    byol: BYOL = field(default_factory=BYOL)
+    simsiam: SimSiam = field(default_factory=SimSiam)
+    rotation: Rotation = field(default_factory=Rotation)
+
+
+MACHINE_FIELDS = frozenset({"device", "workers", "checkpoint_every"})
+"""Fields that a resumed run may change: they say how a run is carried out, not what it computes."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Mappings and YAML
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str, base: T | None = None) -> T:
+    """Make a (nested) dataclass from a mapping, over `base`; `where` names the source in error messages."""
+    hints = typing.get_type_hints(cls)
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in hints:
+            raise RequestError(f"{where}: unknown key {key!r}{did_you_mean(key, hints)}; known: {', '.join(hints)}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, Mapping):
+                raise RequestError(f"{where}: {key} holds several values, got {value!r}")
+            inner = getattr(base, key) if base is not None else None
+            changes[key] = build(typing.cast(type, hints[key]), value, f"{where}: {key}", inner)
+        else:
+            changes[key] = _convert(value, hints[key], f"{where}: {key}")
+    return dataclasses.replace(base, **changes) if base is not None else cls(**changes)  # type: ignore[type-var]
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """Check one value against its type; whole numbers become floats and lists become tuples."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value in choices:
+            return value
+        raise RequestError(f"{where} is {value!r}; choose one of {', '.join(map(str, choices))}")
+    if origin is tuple:
+        inner = typing.get_args(hint)
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        if inner[-1] is Ellipsis:
+            return tuple(_convert(item, inner[0], where) for item in items)
+        if len(items) != len(inner):
+            raise RequestError(f"{where} takes {len(inner)} values, got {value!r}")
+        return tuple(_convert(item, one, where) for item, one in zip(items, inner, strict=True))
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, types.UnionType) or type(value) is not hint:
+        raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {value!r}")
+    return value
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A plain nested mapping, with lists for tuples, that YAML and JSON can hold."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    return plain(dataclasses.asdict(config))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RequestError(f"no such file: {path}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RequestError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise RequestError(f"{path} does not hold 'key: value' lines")
+    return values
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """What differs between two configs and matters for the result, one line each."""
+
+    def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, value in values.items():
+            out |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        return out
+
+    a, b = flat(to_dict(old)), flat(to_dict(new))
+    return [f"{key}: {a[key]} → {b[key]}" for key in a if key not in MACHINE_FIELDS and a[key] != b[key]]

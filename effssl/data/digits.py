@@ -1,0 +1,20 @@
+"""The embedded set: scikit-learn's 1,797 real handwritten digits of 8×8 pixels. Nothing to download."""
+
+from __future__ import annotations
+
+import torch
+
+from effssl.data.sets import ArrayImages, Data
+from effssl.randomness import generator
+
+
+def load_digits() -> Data:
+    """A fixed split of 1,437 training and 360 test images."""
+    from sklearn import datasets
+
+    raw = datasets.load_digits()
+    gray = torch.from_numpy(raw.images * (255 / 16)).round().to(torch.uint8)  # N×8×8
+    pixels = gray[:, None].expand(-1, 3, -1, -1).contiguous()
+    images = ArrayImages(pixels, torch.from_numpy(raw.target).long(), [str(name) for name in raw.target_names])
+    order = torch.randperm(len(images), generator=generator(0, "digits"))
+    return Data("digits", images.select(order[:1437].sort().values), images.select(order[1437:].sort().values))

@@ -1,0 +1,123 @@
+"""A folder of images: any depth, any size, labels optional."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from effssl.data.sets import ArrayImages, Data, FolderImages, Images
+from effssl.errors import RequestError
+from effssl.progress import counter
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
+ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
+
+
+def load_folder(root: Path, labels: str = "auto") -> Data:
+    """Open a folder. `train/` beside `val/` or `test/` splits it; then, or if asked, sub-folders are labels."""
+    test_root = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
+    split = (root / "train").is_dir() and test_root is not None
+    with_labels = labels == "folders" or (labels == "auto" and split)
+    unreadable: list[str] = []
+    if split and test_root is not None:
+        train = _images(root / "train", with_labels, None, unreadable)
+        test = _images(test_root, with_labels, train.classes or None, unreadable)
+        return Data(root.name, train, test, unreadable)
+    return Data(root.resolve().name, _images(root, with_labels, None, unreadable), None, unreadable)
+
+
+def _images(root: Path, with_labels: bool, classes: list[str] | None, unreadable: list[str]) -> Images:
+    files = sorted(_walk(root))
+    if not files:
+        raise RequestError(f"no images under {root} (looked for {' '.join(SUFFIXES)})")
+    with ThreadPoolExecutor() as pool, counter(f"looking at {len(files)} images", len(files)) as advance:
+        sizes = []
+        for size in pool.map(_displayed_size, files):
+            sizes.append(size)
+            advance(1)
+    bad = [str(path) for path, size in zip(files, sizes, strict=True) if size is None]
+    unreadable += bad
+    good = [(path, size) for path, size in zip(files, sizes, strict=True) if size is not None]
+    if not good:
+        raise RequestError(f"none of the {len(files)} image files under {root} can be read, e.g. {bad[0]}")
+    paths = [path for path, _ in good]
+    index = None
+    if with_labels:
+        index, classes = _folder_labels(root, paths, classes)
+    images = FolderImages(paths, torch.tensor([size for _, size in good]), index, classes or [])
+    height, width = good[0][1]
+    one_size = bool((images.sizes == images.sizes[0]).all())
+    return _in_memory(images, unreadable) if one_size and max(height, width) <= IN_MEMORY_SIDE else images
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(root, followlinks=True):
+        yield from (
+            Path(folder, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        )
+
+
+def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> tuple[Tensor, list[str]]:
+    """The first folder below the root is the label."""
+    names = [path.relative_to(root).parts[0] if path.parent != root else "" for path in paths]
+    if "" in names:
+        loose = paths[names.index("")]
+        raise RequestError(f"sub-folders of {root} are labels, but {loose.name} lies outside of any sub-folder")
+    if classes is None:
+        classes = sorted(set(names))
+    unknown = sorted(set(names) - set(classes))
+    if unknown:
+        raise RequestError(f"{root} has the class folder {unknown[0]!r}, which the training folder does not have")
+    position = {name: i for i, name in enumerate(classes)}
+    return torch.tensor([position[name] for name in names]), classes
+
+
+def _displayed_size(path: Path) -> tuple[int, int] | None:
+    """Height and width after EXIF orientation, from the header alone; None if the file is not an image."""
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            swap = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+            return (width, height) if swap else (height, width)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def _in_memory(images: FolderImages, unreadable: list[str]) -> ArrayImages:
+    keep, pixels = [], []
+    for i, path in enumerate(images.paths):
+        try:
+            pixels.append(np.asarray(decode(path)))
+            keep.append(i)
+        except (OSError, ValueError, SyntaxError):
+            unreadable.append(str(path))
+    if not keep:
+        raise RequestError(f"none of the {len(images)} images can be decoded, e.g. {images.paths[0]}")
+    stack = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
+    rows = torch.tensor(keep)
+    return ArrayImages(stack, None if images.labels is None else images.labels[rows], images.classes)
+
+
+def decode(path: Path, shrink: float = 1.0) -> Image.Image:
+    """Read an image file as upright RGB; a JPEG may come smaller than it is, but not below `shrink` times its size."""
+    with Image.open(path) as image:
+        if shrink < 1:
+            image.draft("RGB", (int(image.width * shrink) + 1, int(image.height * shrink) + 1))
+        if image.mode.startswith("I"):  # 16-bit gray: PIL's own conversion clips instead of scaling
+            deep = np.asarray(image).astype(np.int64)
+            return Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8)).convert(
+                "RGB"
+            )
+        if "A" in image.getbands() or "transparency" in image.info:
+            # What is transparent becomes white, as a viewer would show it, instead of whatever color lies beneath.
+            rgba = ImageOps.exif_transpose(image).convert("RGBA")
+            return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        return ImageOps.exif_transpose(image).convert("RGB")

@@ -1,0 +1,113 @@
+"""Two kinds of image sets: small images as one uint8 tensor, large ones as files that workers decode."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from effssl.errors import RequestError
+from effssl.randomness import generator
+
+
+@dataclass(frozen=True)
+class ArrayImages:
+    """Images of one size, in memory."""
+
+    pixels: Tensor  # N×3×H×W uint8
+    labels: Tensor | None = None  # N int64
+    classes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def select(self, index: Tensor) -> ArrayImages:
+        """The same set with only these rows."""
+        return replace(self, pixels=self.pixels[index], labels=_rows(self.labels, index))
+
+    def fingerprint(self) -> str:
+        """A short digest that changes when an image or a label does."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(self.pixels.contiguous().numpy().data)
+        return _with_labels(digest, self.labels)
+
+
+@dataclass(frozen=True)
+class FolderImages:
+    """Image files of any size; decoded where they are needed."""
+
+    paths: list[Path]
+    sizes: Tensor  # N×2 int64: height, width as displayed (EXIF orientation applied)
+    labels: Tensor | None = None
+    classes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def select(self, index: Tensor) -> FolderImages:
+        """The same set with only these rows."""
+        paths = [self.paths[i] for i in index.tolist()]
+        return replace(self, paths=paths, sizes=self.sizes[index], labels=_rows(self.labels, index))
+
+    def fingerprint(self) -> str:
+        """A short digest of the files' names, sizes and labels (not of their pixels, which would mean reading all)."""
+        digest = hashlib.blake2b(digest_size=8)
+        for path, size in zip(self.paths, self.sizes.tolist(), strict=True):
+            digest.update(f"{path.parent.name}/{path.name} {size}\n".encode("utf-8", "surrogateescape"))
+        return _with_labels(digest, self.labels)
+
+
+Images = ArrayImages | FolderImages
+
+
+def _rows(labels: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if labels is None else labels[index]
+
+
+def _with_labels(digest: hashlib.blake2b, labels: Tensor | None) -> str:
+    if labels is not None:
+        digest.update(labels.numpy().data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set as opened: training images, test images if there are any, and files that could not be read."""
+
+    name: str
+    train: Images
+    test: Images | None = None
+    unreadable: list[str] = field(default_factory=list)
+
+    def with_subset(self, count: int, seed: int = 0) -> Data:
+        """Keep a fixed random choice of `count` training images; the test images stay."""
+        if not 0 < count <= len(self.train):
+            raise RequestError(f"a subset of {count} images was asked of {self.name}, which has {len(self.train)}")
+        chosen = torch.randperm(len(self.train), generator=generator(seed, "subset"))[:count]
+        return replace(self, train=self.train.select(chosen.sort().values))
+
+
+VALIDATION_SHARE, VALIDATION_MOST = 0.1, 5000
+
+
+def validation_split(images: Images) -> tuple[Tensor, Tensor]:
+    """Cut a fixed validation split from training images: (train rows, validation rows).
+
+    A tenth of the images (CIFAR-10: 5,000), the same share of every class, always the same rows. Whatever is chosen
+    (λ, a learning rate, an encoder shape) is chosen on it, so that test data are read once per reported number.
+    """
+    total = len(images)
+    count = min(VALIDATION_MOST, max(1, int(total * VALIDATION_SHARE)))
+    order = torch.randperm(total, generator=generator(0, "validation"))
+    if images.labels is not None:
+        # Deal the shuffled images out class by class, so that the first `count` hold an equal share of each class.
+        labels = images.labels[order]
+        rank = torch.zeros(total)
+        for label in labels.unique():
+            rows = (labels == label).nonzero().squeeze(1)
+            rank[rows] = (torch.arange(len(rows)) + 0.5) / len(rows)
+        order = order[rank.argsort(stable=True)]
+    return order[count:].sort().values, order[:count].sort().values

@@ -1,0 +1,105 @@
+"""An encoder on disk and back: safetensors with everything needed to use it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from effssl.augment.color import normalize
+from effssl.augment.crop import center_boxes, crop_resize
+from effssl.config import Config
+from effssl.errors import RequestError
+from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
+
+CENTER = 0.875  # of the shorter side: the usual "resize 256, center crop 224"
+
+
+class LoadedEncoder(nn.Module):
+    """A trained encoder that takes images as they are: `features = encoder(images)`.
+
+    images: N×3×H×W, uint8 or float in [0, 1], any size. They are center-cropped, resized and normalized as the
+    training views were. `encoder.backbone` is the plain torchvision (or timm) module.
+    """
+
+    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+        super().__init__()
+        self.encoder, self.about, self.dim = encoder, about, encoder.dim
+        self.size: int = about["image_size"]
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The network without preprocessing; its state dict has its library's key names."""
+        return self.encoder.backbone
+
+    def preprocess(self, images: Tensor) -> Tensor:
+        """Raw images N×3×H×W → normalized N×3×size×size."""
+        x = images.float() / 255 if images.dtype == torch.uint8 else images
+        if x.shape[-2:] != (self.size, self.size):
+            sizes = torch.tensor(x.shape[-2:]).expand(len(x), 2)
+            x = crop_resize(x, center_boxes(sizes, center_share(self.size)).to(x.device), self.size)
+        return normalize(x, tuple(self.about["mean"]), tuple(self.about["std"]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.encoder(self.preprocess(images).contiguous(memory_format=torch.channels_last))
+
+    def embed(self, images: list[Image.Image]) -> Tensor:
+        """Features of PIL images of any size, N×dim."""
+        with torch.inference_mode():
+            return torch.cat([self(pil_to_tensor(image)[None]) for image in images])
+
+    def fingerprint(self) -> str:
+        """A short digest of all weights and buffers."""
+        digest = hashlib.blake2b(digest_size=8)
+        for key, value in sorted(self.encoder.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def center_share(size: int) -> float:
+    """How much of the shorter side is looked at: all of small images, the usual center of photographs."""
+    return 1.0 if size <= SMALL_IMAGE else CENTER
+
+
+def pil_to_tensor(image: Image.Image) -> Tensor:
+    """A PIL image as uint8 3×H×W."""
+    import numpy as np
+
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def describe(config: Config) -> dict[str, Any]:
+    """What has to be known to use a run's encoder."""
+    keys = ("encoder", "image_size", "stem", "objective", "data", "epochs", "seed")
+    about = {key: getattr(config, key) for key in keys}
+    return about | {"mean": list(config.augment.mean), "std": list(config.augment.std)}
+
+
+def dump_encoder(encoder: Encoder, config: Config) -> bytes:
+    """The bytes of encoder.safetensors."""
+    tensors = {key: value.detach().cpu().contiguous() for key, value in encoder.backbone.state_dict().items()}
+    return save(tensors, metadata={"effssl": json.dumps(describe(config))})
+
+
+def load_encoder(path: str | Path) -> LoadedEncoder:
+    """Read an encoder that `effssl pretrain` wrote; frozen and in eval mode."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = json.loads((file.metadata() or {})["effssl"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise RequestError(f"no encoder at {path}") from None
+    except (SafetensorError, KeyError, OSError, json.JSONDecodeError) as error:
+        raise RequestError(f"{path} is not an encoder file of effssl: {error}") from None
+    encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
+    encoder.backbone.load_state_dict(tensors)
+    loaded = LoadedEncoder(encoder, about).requires_grad_(False)
+    return loaded.to(memory_format=torch.channels_last).eval()

@@ -1,0 +1,1 @@
+"""What is optimized: a weighted sum of terms that share one network."""

@@ -1,0 +1,47 @@
+"""The language of objectives: `byol+rotation`, `simclr + 0.5*rotation`, `rotation`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from effssl.config import TERMS
+from effssl.errors import RequestError, did_you_mean
+
+_SUMMAND = re.compile(r"(?:(?P<weight>[^*\s]+)\s*\*\s*)?(?P<name>[A-Za-z_]\w*)")
+
+
+def parse(text: str) -> dict[str, float | None]:
+    """Terms in order, each with the weight that was written or None.
+
+    >>> parse("simsiam + 0.2*rotation")
+    {'simsiam': None, 'rotation': 0.2}
+    """
+    terms: dict[str, float | None] = {}
+    # A plus sign inside a number (1e+2) does not separate terms.
+    for part in re.split(r"(?<![0-9][eE])\+", text):
+        match = _SUMMAND.fullmatch(part.strip())
+        if match is None:
+            raise RequestError(
+                f"objective {text!r}: cannot read {part.strip()!r}; write terms joined by +, each with an optional "
+                f"weight, like byol + 0.4*rotation (terms: {', '.join(TERMS)})"
+            )
+        name, weight = match["name"].lower(), match["weight"]
+        if name not in TERMS:
+            raise RequestError(
+                f"objective {text!r}: unknown term {name!r}{did_you_mean(name, TERMS)}; terms: {', '.join(TERMS)}"
+            )
+        if name in terms:
+            raise RequestError(f"objective {text!r}: {name} stands twice; add the weights up")
+        terms[name] = None if weight is None else _number(weight, text)
+    return terms
+
+
+def _number(weight: str, text: str) -> float:
+    try:
+        value = float(weight)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise RequestError(f"objective {text!r}: the weight {weight!r} is not a number of 0 or more")
+    return value

@@ -1,0 +1,119 @@
+"""The verb `pretrain`: from a request to a finished run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from effssl.config import differences
+from effssl.errors import RequestError
+from effssl.recipes import Plan, resolve
+from effssl.run import Run
+
+FOLDER_SIZE = 64  # default side of a view of a photograph in a CPU-budget run
+SMALLEST_SIZE = 16  # smaller images are enlarged to this: encoders halve an image several times
+
+
+def pretrain(
+    data: str = "",
+    objective: str = "byol+rotation",
+    *,
+    out: str | Path | None = None,
+    resume: str = "never",
+    config: str | Path | None = None,
+    quiet: bool = False,
+    label: str = "",
+    **settings: Any,
+) -> Run:
+    """Pretrain an encoder and return its run.
+
+    Settings are the fields of `effssl.config.Config`; those of a term come as a mapping:
+    `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"size": 16})`.
+    """
+    flags = dict(settings)
+    if data:
+        flags["data"] = data
+    if objective != "byol+rotation" or config is None:
+        flags["objective"] = objective
+    return execute(flags, out, resume, config, quiet, label)
+
+
+def execute(
+    flags: dict[str, Any],
+    out: str | Path | None = None,
+    resume: str = "never",
+    config: str | Path | None = None,
+    quiet: bool = False,
+    label: str = "",
+) -> Run:
+    """Carry out a request; `flags` holds only what was really said."""
+    from effssl.data import open_data
+    from effssl.training.display import Display
+    from effssl.training.loop import Trainer, pick_device, train
+
+    if resume not in ("never", "auto"):
+        raise RequestError(f"resume is {resume!r}; choose never or auto")
+    display = Display(quiet, label)
+    device = pick_device(flags.get("device", "auto"))
+    plan = resolve(flags, Path(config) if config else None, accelerator=device.type != "cpu")
+    folder = Path(out) if out else default_folder(plan)
+    if resume == "never":
+        refuse_to_overwrite(folder)
+    opened = open_data(plan.config.data, plan.config.labels, plan.config.subset)
+    plan = fit_to_data(plan, opened)
+    if plan.config.batch_size > len(opened.train):
+        raise RequestError(f"batch size {plan.config.batch_size} is larger than the set of {len(opened.train)} images")
+    run: Run | None = None
+    if resume == "auto" and (folder / "config.yaml").is_file():
+        run = Run(folder)
+        changed = differences(run.config, plan.config)
+        if changed:
+            raise RequestError(f"{folder} was started with other settings ({'; '.join(changed)}); choose another --out")
+        if run.finished:
+            display.say(f"{folder} is finished")
+            return run
+    trainer = Trainer(plan, opened, device)  # what cannot be built is refused before a folder is made
+    if run is None:
+        run = Run.create(folder, plan.config)
+    for note in plan.notes:
+        display.say(note)
+    if opened.unreadable:
+        shown = ", ".join(opened.unreadable[:5]) + (" …" if len(opened.unreadable) > 5 else "")
+        display.say(f"{len(opened.unreadable)} files cannot be read and are left out: {shown}")
+    c, terms = plan.config, " + ".join(f"{weight:g}*{term}" for term, weight in plan.weights.items())
+    display.say(f"{len(opened.train)} images at {c.image_size} px, {c.encoder} encoder, {terms}, {c.epochs} epochs")
+    display.say(f"on {device} → {folder}")
+    train(trainer, run, display)
+    return run
+
+
+def refuse_to_overwrite(folder: Path) -> None:
+    """A folder with anything in it is somebody's work."""
+    if folder.exists() and not folder.is_dir():
+        raise RequestError(f"{folder} is a file; choose another --out")
+    if folder.is_dir() and any(folder.iterdir()):
+        if (folder / "config.yaml").is_file():
+            state = "is finished" if (folder / "encoder.safetensors").is_file() else "is not finished"
+            raise RequestError(
+                f"the run {folder} exists and {state}; go on with --resume auto, or choose another --out"
+            )
+        raise RequestError(f"{folder} is not empty and not a run folder; choose another --out")
+
+
+def default_folder(plan: Plan) -> Path:
+    """runs/<data>-<terms>-<seed>."""
+    name = Path(plan.config.data).stem or "images"
+    return Path("runs") / f"{name}-{'+'.join(plan.weights)}-{plan.config.seed}"
+
+
+def fit_to_data(plan: Plan, data: Any) -> Plan:
+    """Fill in what only the images can tell: the size of a view."""
+    from effssl.data import ArrayImages
+
+    config = plan.config
+    if config.image_size == 0:
+        small = isinstance(data.train, ArrayImages)
+        size = max(SMALLEST_SIZE, max(data.train.pixels.shape[-2:])) if small else FOLDER_SIZE
+        config = dataclasses.replace(config, image_size=size)
+    return dataclasses.replace(plan, config=config)

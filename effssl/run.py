@@ -1,0 +1,157 @@
+"""A run is a folder; every command takes one and nobody handles checkpoint keys.
+
+config.yaml          everything the run was told, with versions
+metrics.jsonl        one line per epoch, and per look at the representation's health
+checkpoint.pt        where to go on (checkpoint.previous.pt: the one before)
+encoder.safetensors  the trained encoder with its preprocessing
+results.json         scores, each with its protocol
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from effssl.config import Config, build, read_yaml, to_dict
+from effssl.errors import RequestError
+
+if TYPE_CHECKING:
+    from effssl.data import Data
+    from effssl.evaluation import Score
+    from effssl.network.loaded import LoadedEncoder
+
+
+class Run:
+    """A pretraining run on disk.
+
+    `run.knn()` and `run.linear()` evaluate its encoder, `run.encoder()` gives it to you.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise RequestError(f"no run folder at {self.folder}")
+        if not self.config_path.is_file():
+            raise RequestError(f"{self.folder} is not a run folder (it has no config.yaml)")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    @classmethod
+    def create(cls, folder: str | Path, config: Config) -> Run:
+        """Make a new run folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        values = to_dict(config) | {"versions": versions()}
+        write_atomically(folder / "config.yaml", yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        return cls(folder)
+
+    config_path = property(lambda self: self.folder / "config.yaml")
+    metrics_path = property(lambda self: self.folder / "metrics.jsonl")
+    checkpoint_path = property(lambda self: self.folder / "checkpoint.pt")
+    encoder_path = property(lambda self: self.folder / "encoder.safetensors")
+    results_path = property(lambda self: self.folder / "results.json")
+
+    @property
+    def config(self) -> Config:
+        """What the run was told, complete."""
+        values = read_yaml(self.config_path)
+        values.pop("versions", None)
+        return build(Config, values, str(self.config_path))
+
+    @property
+    def finished(self) -> bool:
+        """Whether training reached its end."""
+        return self.encoder_path.is_file()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All logged lines, in order."""
+        if not self.metrics_path.exists():
+            return []
+        return [json.loads(line) for line in self.metrics_path.read_text().splitlines()]
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        with self.metrics_path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def keep_metrics_until(self, epoch: int) -> None:
+        """Drop lines of epochs that a resumed run will do again."""
+        kept = [line for line in self.metrics() if line["epoch"] <= epoch]
+        write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def results(self) -> dict[str, Any]:
+        """All scores so far, by the name of their evaluation."""
+        return json.loads(self.results_path.read_text()) if self.results_path.exists() else {}
+
+    def data(self) -> Data:
+        """The data set the run was trained on."""
+        from effssl.data import open_data
+
+        config = self.config
+        return open_data(config.data, config.labels, config.subset)
+
+    def encoder(self) -> LoadedEncoder:
+        """The trained encoder, frozen, with its preprocessing."""
+        from effssl.network.loaded import load_encoder
+
+        if not self.finished:
+            raise RequestError(f"the run {self.folder} is not finished; go on with --resume auto")
+        return load_encoder(self.encoder_path)
+
+    def knn(self, **settings: Any) -> Score:
+        """k-nearest-neighbor accuracy of the encoder on the test images."""
+        return self.evaluate("knn", **settings)
+
+    def linear(self, **settings: Any) -> Score:
+        """Accuracy of a linear layer trained on the frozen encoder."""
+        return self.evaluate("linear", **settings)
+
+    def evaluate(self, what: str, data: str | None = None, **settings: Any) -> Score:
+        """Evaluate the encoder and add the score to results.json."""
+        from effssl.data import open_data
+        from effssl.evaluation import evaluate
+
+        source = open_data(data, self.config.labels) if data else self.data()
+        score = evaluate(what, self.encoder(), source, **settings)
+        results = self.results() | {what if data is None else f"{what}@{data}": score.record()}
+        write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
+        return score
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write beside, sync, rename: a reader sees the old file or the new one, never half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("effssl", "torch", "torchvision", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def load(run: str | Path) -> LoadedEncoder:
+    """The encoder of a run folder, or of an encoder.safetensors file: an `nn.Module` ready for `encoder(images)`."""
+    from effssl.network.loaded import load_encoder
+
+    return load_encoder(run) if Path(run).is_file() else Run(run).encoder()

@@ -1,0 +1,1 @@
+"""The loop, optimizers and schedules, checkpoints, and the health of the representation."""

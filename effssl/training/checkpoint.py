@@ -1,0 +1,45 @@
+"""Checkpoints: written beside, synced, renamed; each carries a checksum, and the one before stays."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from effssl.errors import RunFailed
+from effssl.progress import say
+from effssl.run import write_atomically
+
+DIGEST = 32  # bytes of SHA-256 in front of the content
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Store a state; the file that was there becomes `….previous.pt`."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
+    if path.exists():
+        os.replace(path, previous(path))
+    write_atomically(path, hashlib.sha256(content).digest() + content)
+
+
+def previous(path: Path) -> Path:
+    """Where the checkpoint before this one is kept."""
+    return path.with_name("checkpoint.previous.pt")
+
+
+def load_checkpoint(path: Path) -> dict[str, Any] | None:
+    """The newest good state, or None if there is no checkpoint; a damaged one is skipped, saying so."""
+    found = [candidate for candidate in (path, previous(path)) if candidate.exists()]
+    for candidate in found:
+        content = candidate.read_bytes()
+        if hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]:
+            return torch.load(io.BytesIO(content[DIGEST:]), weights_only=True)
+        say(f"{candidate} is damaged (its checksum does not fit)")
+    if found:
+        raise RunFailed(f"no good checkpoint in {path.parent}; start again in another folder")
+    return None

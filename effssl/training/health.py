@@ -1,0 +1,133 @@
+"""Is the representation learning or collapsing? Looked at every few epochs, said in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from effssl.config import Health as Settings
+from effssl.data import Images
+from effssl.data.loader import clean_batches
+from effssl.data.sets import validation_split
+from effssl.evaluation.features import Features
+from effssl.evaluation.knn import knn_accuracy
+from effssl.network.loaded import LoadedEncoder, center_share
+from effssl.network.network import Network
+from effssl.randomness import generator
+
+# A spread of 1 is that of directions drawn at random, 0 is one point. An untrained network gives similar images similar
+# projections (0.2 to 0.3); learning spreads them out (0.7 and more), collapse draws them together.
+COLLAPSED_SPREAD, COLLAPSED_SHARE, COLLAPSED_RANK = 0.05, 0.5, 1.5
+GAIN = 1.0  # points of kNN accuracy over the untrained network that count as learning
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the representation."""
+
+    std_h: float  # spread of normalized features, 1 = all directions alike, 0 = one point
+    std_z: float
+    rank_h: float  # effective number of directions in use
+    rank_z: float
+    knn: float | None = None  # percent on the validation split, where labels exist
+
+
+def spread(features: Tensor) -> float:
+    """Standard deviation of L2-normalized features per dimension, times √dim."""
+    unit = F.normalize(features.double(), dim=1)
+    return float(unit.std(0).mean() * unit.shape[1] ** 0.5)
+
+
+def effective_rank(features: Tensor) -> float:
+    """exp of the entropy of the centered features' singular values (Roy & Vetterli 2007)."""
+    unit = F.normalize(features.double(), dim=1)
+    values = torch.linalg.svdvals(unit - unit.mean(0))
+    share = values / values.sum().clamp(min=1e-300)
+    return float(torch.exp(-(share * share.clamp(min=1e-300).log()).sum())) if values.sum() > 1e-9 else 1.0
+
+
+class Monitor:
+    """Looks at the network from time to time, always at the same images, and compares with the untrained network."""
+
+    def __init__(self, settings: Settings, images: Images, about: dict) -> None:
+        self.about = about
+        train, validation = validation_split(images)
+        if images.labels is None:
+            # No labels: nothing to vote on, so only the spread of some images is looked at.
+            train, validation = train[:0], torch.cat([validation, train])[:1000]
+        self.bank = images.select(_some(train, settings.bank))
+        self.queries = images.select(_some(validation, settings.queries))
+
+    @torch.no_grad()
+    def look(self, network: Network) -> Look:
+        """Measure without disturbing: eval mode, no gradient, and back to what it was."""
+        was_training = network.training
+        network.eval()
+        try:
+            h, z = self._features(network, self.queries)
+            knn = None
+            if self.queries.labels is not None and len(self.bank):
+                bank, _ = self._features(network, self.bank, project=False)
+                knn = knn_accuracy(Features(bank, self.bank.labels), Features(h, self.queries.labels))
+        finally:
+            network.train(was_training)
+        sample = slice(0, 2000)  # enough for a stable rank, and its cost stays small
+        h, z = h[sample], z[sample]
+        return Look(spread(h), spread(z), effective_rank(h), effective_rank(z), knn)
+
+    def _features(self, network: Network, images: Images, project: bool = True) -> tuple[Tensor, Tensor]:
+        device = next(network.parameters()).device
+        encoder = LoadedEncoder(network.encoder, self.about)
+        hs, zs = [], []
+        for pixels, _ in clean_batches(images, encoder.size, center_share(encoder.size), 500):
+            h = encoder(pixels.to(device, non_blocking=True)).float()
+            hs.append(h.cpu())
+            if project:
+                zs.append(network.g(h).float().cpu())
+        return torch.cat(hs), torch.cat(zs) if zs else torch.empty(0)
+
+
+def _some(rows: Tensor, most: int) -> Tensor:
+    return rows if len(rows) <= most else rows[torch.randperm(len(rows), generator=generator(0, "health"))[:most]]
+
+
+def verdict(looks: list[Look], rotation_accuracy: float | None = None) -> tuple[str, str]:
+    """(learning | collapsing | too early to tell, why), from all looks so far; the first is the untrained network."""
+    first, last = looks[0], looks[-1]
+    if min(last.std_h, last.std_z) < COLLAPSED_SPREAD:
+        which = "features" if last.std_h < COLLAPSED_SPREAD else "projections"
+        return "collapsing", f"all images get nearly the same {which} (spread {min(last.std_h, last.std_z):.3f} of 1)"
+    if min(last.rank_h, last.rank_z) < COLLAPSED_RANK:
+        return "collapsing", f"features vary along {min(last.rank_h, last.rank_z):.1f} directions only"
+    if last.std_z < COLLAPSED_SHARE * first.std_z:
+        shrank = f"from {first.std_z:.2f} to {last.std_z:.2f} of 1"
+        return "collapsing", f"projections of different images draw together: their spread fell {shrank}"
+    if len(looks) < 2:
+        return "too early to tell", "the network is untrained"
+    if last.knn is not None and first.knn is not None:
+        gain = last.knn - first.knn
+        if gain >= GAIN:
+            return "learning", f"kNN {last.knn:.1f} %, {gain:+.1f} over the untrained network; spread {last.std_h:.2f}"
+        if len(looks) > 3 and last.rank_h < first.rank_h / 2:
+            fell = f"directions in use fell from {first.rank_h:.0f} to {last.rank_h:.0f}"
+            return "collapsing", f"kNN {last.knn:.1f} % ({gain:+.1f}), {fell}"
+        return "too early to tell", f"kNN {last.knn:.1f} %, {gain:+.1f} over the untrained network"
+    if rotation_accuracy is not None and rotation_accuracy > 0.4:
+        return "learning", f"rotation accuracy {100 * rotation_accuracy:.0f} % (chance 25 %), spread {last.std_h:.2f}"
+    if last.rank_h > 1.2 * first.rank_h and last.std_h > 1.1 * first.std_h:
+        return (
+            "learning",
+            f"directions in use grew from {first.rank_h:.0f} to {last.rank_h:.0f}, spread {last.std_h:.2f}",
+        )
+    return (
+        "too early to tell",
+        f"no labels to check against; no collapse (spread {last.std_h:.2f}, rank {last.rank_h:.0f})",
+    )
+
+
+def record(look: Look) -> dict[str, float]:
+    """As metrics.jsonl holds it."""
+    return {key: round(value, 4) for key, value in asdict(look).items() if value is not None}

@@ -1,0 +1,135 @@
+"""Each batched operation equals torchvision's functional one for the same parameters, on photographs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torchvision.transforms.v2.functional as reference
+from torch import Tensor
+
+from effssl.augment import blur, color, crop
+from effssl.augment.rotate import rotate_quarters
+
+TOLERANCE = 2 / 255
+
+
+def per_image(function, images: Tensor, *parameters: Tensor) -> Tensor:
+    rows = [function(image, *(p[i].item() for p in parameters)) for i, image in enumerate(images)]
+    return torch.stack(rows)
+
+
+def uniform(low: float, high: float, count: int = 64) -> Tensor:
+    return low + (high - low) * torch.rand(count, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [16, 32, 96, 150])
+def test_crop_equals_antialiased_resized_crop(photos: Tensor, name: str, size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    numbers = crop.draw_box_numbers(64, (0.05, 1.0), (0.5, 2.0), generator)
+    box = crop.boxes(torch.tensor([[96, 96]]).expand(64, 2), numbers, (0.5, 2.0))
+    flip = torch.arange(64) % 2 == 0
+    mine = crop.crop_resize(photos, box, size, flip, name)
+    mode = reference.InterpolationMode(name)
+    for i, (image, b) in enumerate(zip(photos.float(), box.tolist(), strict=True)):
+        one = reference.resized_crop(image, *b, [size, size], interpolation=mode, antialias=True)
+        if flip[i]:
+            one = reference.horizontal_flip(one)
+        assert (mine[i] - one).abs().max() < 0.01  # of 255
+
+
+def test_resize_equals_antialiased_resize(photos: Tensor) -> None:
+    assert torch.allclose(
+        crop.resize(photos, 20), reference.resize(photos.float(), [20, 20], antialias=True), atol=0.01
+    )
+
+
+@pytest.mark.parametrize("size", [(96, 96), (40, 200), (300, 17), (2, 2)])
+def test_boxes_follow_the_rule(size: tuple[int, int]) -> None:
+    scale, ratio, n = (0.2, 1.0), (0.75, 4 / 3), 4000
+    numbers = crop.draw_box_numbers(n, scale, ratio, torch.Generator().manual_seed(0))
+    top, left, height, width = crop.boxes(torch.tensor([size]).expand(n, 2), numbers, ratio).unbind(1)
+    assert (height >= 1).all()
+    assert (width >= 1).all()
+    assert (top >= 0).all()
+    assert (left >= 0).all()
+    assert (top + height <= size[0]).all()
+    assert (left + width <= size[1]).all()
+    if size == (96, 96):
+        area = (height * width) / (96 * 96)
+        assert area.min() > 0.18
+        assert abs(area.mean() - 0.57) < 0.03  # a little under 0.6: large elongated tries do not fit
+        assert (top.float() / (96 - height).clamp(min=1)).mean().sub(0.5).abs() < 0.03
+        assert {round(r, 1) for r in (width / height).tolist()} >= {0.8, 1.0, 1.3}
+    if size == (40, 200):
+        # No box of the allowed aspect has a fifth of this image's area more than 40 high: many take the center.
+        assert ((width / height) <= 4 / 3 + 0.05).all()
+
+
+def test_distribution_matches_torchvision() -> None:
+    from torchvision.transforms.v2 import RandomResizedCrop
+
+    torch.manual_seed(0)
+    theirs = torch.tensor(
+        [list(RandomResizedCrop(8, (0.2, 1.0)).make_params([torch.zeros(3, 50, 70)]).values())[:4] for _ in range(3000)]
+    ).double()
+    numbers = crop.draw_box_numbers(3000, (0.2, 1.0), (0.75, 4 / 3), torch.Generator().manual_seed(0))
+    mine = crop.boxes(torch.tensor([[50, 70]]).expand(3000, 2), numbers, (0.75, 4 / 3)).double()
+    assert torch.allclose(mine.mean(0), theirs.mean(0), rtol=0.05, atol=0.5)
+    assert torch.allclose(mine.std(0), theirs.std(0), rtol=0.08)
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_color_blends(photos: Tensor, name: str) -> None:
+    x, factor = photos.float() / 255, uniform(0.0, 2.0)
+    mine = getattr(color, name)(x, factor)
+    theirs = per_image(getattr(reference, f"adjust_{name}"), x, factor)
+    assert (mine - theirs).abs().max() < TOLERANCE
+
+
+def test_hue(photos: Tensor) -> None:
+    x, shift = photos.float() / 255, uniform(-0.5, 0.5)
+    assert (color.hue(x, shift) - per_image(reference.adjust_hue, x, shift)).abs().max() < TOLERANCE
+
+
+def test_hue_of_grays_and_ties() -> None:
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 0.5, 1.0])] * 3).view(1, 27, 1, 3).permute(0, 3, 1, 2)
+    for shift in (-0.5, -0.1, 0.0, 1 / 3, 0.5):
+        assert torch.allclose(
+            color.hue(corners, torch.tensor([shift])), reference.adjust_hue(corners, shift), atol=1e-5
+        )
+
+
+def test_grayscale_and_solarize_touch_only_the_chosen(photos: Tensor) -> None:
+    x, rows = photos.float() / 255, torch.tensor([1, 5, 63])
+    others = torch.tensor([i for i in range(64) if i not in (1, 5, 63)])
+    gray, solar = color.grayscale(x, rows), color.solarize(x, rows, 0.5)
+    assert (gray[rows] - reference.rgb_to_grayscale(x[rows], 3)).abs().max() < TOLERANCE
+    assert (solar[rows] - reference.solarize(x[rows], 0.5)).abs().max() < TOLERANCE
+    assert torch.equal(gray[others], x[others])
+    assert torch.equal(solar[others], x[others])
+
+
+@pytest.mark.parametrize("kernel", [3, 9, 23])
+def test_blur(photos: Tensor, kernel: int) -> None:
+    x, sigma = photos.float() / 255, uniform(0.1, 2.0)
+    theirs = per_image(lambda image, s: reference.gaussian_blur(image, [kernel, kernel], [s, s]), x, sigma)
+    assert (blur.gaussian_blur(x, sigma, kernel) - theirs).abs().max() < TOLERANCE
+
+
+def test_normalize(photos: Tensor) -> None:
+    x = photos.float() / 255
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    assert torch.allclose(color.normalize(x, mean, std), reference.normalize(x, list(mean), list(std)), atol=1e-5)
+
+
+def test_rotation_is_exact_counter_clockwise_and_four_make_the_identity(photos: Tensor) -> None:
+    x, turns = photos.float(), torch.arange(64) % 4
+    once = rotate_quarters(x, turns)
+    for i in range(64):
+        assert torch.equal(once[i], torch.rot90(x[i], int(turns[i]), (1, 2)))
+    assert torch.allclose(once[1], reference.rotate(x[1:2], 90.0)[0])  # torchvision counts counter-clockwise too
+    again = x
+    for _ in range(4):
+        again = rotate_quarters(again, torch.ones(64, dtype=torch.long))
+    assert torch.equal(again, x)

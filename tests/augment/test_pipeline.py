@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from effssl import augment
+from effssl.augment.pipeline import GROUP
+from effssl.config import Augment
+from effssl.randomness import generator
+
+PLAIN = Augment(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0, jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
+
+
+def views(config: Augment, images: Tensor, size: int = 32, view: int = 0, seed: int = 0) -> Tensor:
+    return augment.apply(config, images, augment.draw(config, len(images), view, generator(seed, "t")), size)
+
+
+def test_without_any_change_the_view_is_the_image(photos: Tensor) -> None:
+    assert torch.allclose(views(PLAIN, photos, 96), photos / 255, atol=1e-5)
+
+
+def test_same_generator_same_view_other_generator_other_view(photos: Tensor) -> None:
+    config = Augment()
+    assert torch.equal(views(config, photos), views(config, photos))
+    assert not torch.equal(views(config, photos), views(config, photos, seed=1))
+
+
+def test_probabilities_come_out_right() -> None:
+    config = Augment(blur=(1.0, 0.1), solarize=(0.0, 0.2))
+    first, second = (augment.draw(config, 20_000, view, generator(0, "p", view)) for view in (0, 1))
+    assert first.flip.float().mean().sub(0.5).abs() < 0.02
+    assert first.gray.float().mean().sub(0.2).abs() < 0.02
+    neutral = (first.factors == torch.tensor([1.0, 1, 1, 0])).all(1)
+    assert neutral.float().mean().sub(0.2).abs() < 0.02
+    assert (first.sigma > 0).all()
+    assert (second.sigma > 0).float().mean().sub(0.1).abs() < 0.02
+    assert not first.solarize.any()
+    assert second.solarize.float().mean().sub(0.2).abs() < 0.02
+    assert first.factors[:, 3].abs().max() <= 0.1
+    assert first.factors[:, :3].min() >= 0.6
+
+
+def test_order_of_jitter_is_a_permutation_per_group() -> None:
+    order = augment.draw(Augment(), 40 * GROUP, 0, generator(0, "o")).order
+    groups = order.view(40, GROUP, 4)
+    assert (groups == groups[:, :1]).all()
+    assert (groups.sort(2).values == torch.arange(4)).all()
+    assert len({tuple(row) for row in groups[:, 0].tolist()}) > 10
+
+
+def test_cropped_images_only_miss_the_flip(photos: Tensor) -> None:
+    config = Augment(jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
+    draws = augment.draw(config, 64, 0, generator(0, "c"))
+    out = augment.apply(config, photos, draws, 96, cropped=True)
+    expected = torch.where(draws.flip.view(-1, 1, 1, 1), photos.flip(-1), photos) / 255
+    assert torch.allclose(out, expected)
+
+
+def test_rows_can_be_sliced_by_rank(photos: Tensor) -> None:
+    config = Augment(blur=(0.5,), solarize=(0.3,))
+    draws = augment.draw(config, 2 * GROUP, 0, generator(0, "r"))
+    images = photos.repeat(2, 1, 1, 1)
+    whole = augment.apply(config, images, draws, 32)
+    parts = [augment.apply(config, images[s], draws[s], 32) for s in (slice(0, GROUP), slice(GROUP, 2 * GROUP))]
+    assert torch.allclose(whole, torch.cat(parts), atol=1e-5)

@@ -1,0 +1,138 @@
+"""The command line as a user meets it: real processes, exit codes, one line for a mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from effssl.cli import main
+
+
+def effssl(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "effssl", *args], capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys, effssl, effssl.cli as c\n"
+        "c.main(['--help'])\n"
+        "try: c.main(['pretrain', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: effssl VERB" in done.stdout
+    assert "--rotation.size" in done.stdout
+
+
+def test_help_shows_the_recipe_that_would_be_used(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--recipe", "cifar10-byol", "--objective", "byol", "--help"])
+    assert "(default: 0.8)" in capsys.readouterr().out
+
+
+def test_train_evaluate_from_the_command_line(tmp_path: Path) -> None:
+    done = effssl("pretrain", "--data", "digits", "--epochs", "2", "--subset", "256", "--batch-size", "64",
+                  "--rotation.size", "8", "--rotation.no-update-stats", "--out", "run", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "scaled to" in done.stderr  # another batch size scales the recipe's lr, and says so
+    assert "warm-up shortened" in done.stderr
+    assert "epoch 2/2" in done.stderr
+    assert "effssl eval knn run" in done.stdout
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert "size: 8" in config
+    assert "update_stats: false" in config
+    scored = effssl("eval", "knn", "run", "--k", "20", "--out", "score.json", cwd=tmp_path)
+    assert scored.returncode == 0, scored.stderr
+    assert "accuracy" in scored.stdout
+    assert '"k": 20' in (tmp_path / "score.json").read_text()
+    again = effssl("pretrain", "--data", "digits", "--epochs", "2", "--out", "run", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists and is finished" in again.stderr
+
+
+@pytest.fixture
+def bad_folders(tmp_path: Path) -> Path:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    for i in range(3):
+        (tmp_path / "broken" / f"{i}.jpg").write_bytes(b"not an image")
+    (tmp_path / "notarun").mkdir()
+    (tmp_path / "notarun" / "x.txt").write_text("x")
+    (tmp_path / "few").mkdir()
+    for i in range(5):
+        Image.new("RGB", (80, 80), (i, 50, 90)).save(tmp_path / "few" / f"{i}.png")
+    sizes = np.empty(2, dtype=object)
+    sizes[:] = [np.zeros((4, 4, 3), np.uint8), np.zeros((5, 5, 3), np.uint8)]
+    np.save(tmp_path / "sizes.npy", sizes, allow_pickle=True)
+    (tmp_path / "wrong.yaml").write_text("epochs: many\n")
+    (tmp_path / "unknown.yaml").write_text("epocs: 3\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["pretrian"], "did you mean pretrain"),
+        (["pretrain"], "--data is needed"),
+        (["pretrain", "--data", "digits", "--objective", "byool"], "did you mean byol"),
+        (["pretrain", "--data", "digits", "--objective", "byol+rotatoin"], "did you mean rotation"),
+        (["pretrain", "--data", "cifar11"], "did you mean cifar10"),
+        (["pretrain", "--data", "nowhere/photos"], "no data set or folder named"),
+        (["pretrain", "--data", "digits", "--recipe", "cifar10-byl"], "did you mean cifar10-byol"),
+        (["pretrain", "--data", "digits", "--encoder", "resnet81"], "did you mean resnet18"),
+        (["pretrain", "--data", "digits", "--encoder", "timm:resnet81"], "timm has no model"),
+        (["pretrain", "--data", "digits", "--device", "cuda:7"], "cannot be used"),
+        (["pretrain", "--data", "digits", "--batch-size", "5000"], "larger than the set of 1437"),
+        (["pretrain", "--data", "digits", "--batch-size", "1"], "at least 2"),
+        (["pretrain", "--data", "digits", "--epochs", "0"], "more than 0"),
+        (["pretrain", "--data", "digits", "--subset", "5000"], "a subset of 5000"),
+        (["pretrain", "--data", "digits", "--objective", "0*byol"], "every term has weight 0"),
+        (["pretrain", "--data", "empty"], "no images under empty (looked for .jpg"),
+        (["pretrain", "--data", "broken"], "none of the 3 image files"),
+        (["pretrain", "--data", "few", "--batch-size", "6"], "larger than the set of 5"),
+        (["pretrain", "--data", "sizes.npy"], "images differ in size"),
+        (["pretrain", "--data", "wrong.yaml"], "neither a folder"),
+        (["pretrain", "--data", "digits", "--config", "wrong.yaml"], "epochs takes a value of type int, got 'many'"),
+        (["pretrain", "--data", "digits", "--config", "unknown.yaml"], "did you mean epochs"),
+        (["pretrain", "--data", "digits", "--config", "missing.yaml"], "no such file"),
+        (["pretrain", "--data", "digits", "--out", "notarun"], "not empty and not a run folder"),
+        (["pretrain", "--data", "digits", "--out", "wrong.yaml"], "is a file"),
+        (["eval", "knn", "notarun"], "not a run folder"),
+        (["eval", "knn", "missing"], "no run folder"),
+        (["recipes", "cifar10-byl"], "did you mean cifar10-byol"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_exit_code_2(
+    args: list[str], says: str, bad_folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(bad_folders)
+    before = sorted(path for path in bad_folders.rglob("*"))
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("effssl: ")]
+    assert len(lines) == 1
+    assert says in lines[0]
+    assert sorted(path for path in bad_folders.rglob("*")) == before
+
+
+def test_a_mistyped_flag_gets_the_nearest_right_one(tmp_path: Path) -> None:
+    done = effssl("pretrain", "--data", "digits", "--rotation.wieght", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--rotation.weight" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_mistake_in_a_real_process_has_no_traceback(tmp_path: Path) -> None:
+    done = effssl("pretrain", "--data", "nowhere", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr

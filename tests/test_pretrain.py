@@ -1,0 +1,190 @@
+"""The product, run for real on the embedded digits: it learns, resumes exactly, and refuses what it should."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import effssl
+from effssl.errors import RequestError, RunFailed
+
+QUICK = {"quiet": True, "encoder": "small", "batch_size": 64, "subset": 512}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> effssl.Run:
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    return effssl.pretrain("digits", "byol+rotation", epochs=4, out=out, **QUICK)
+
+
+def test_a_run_learns_and_says_so(tmp_path: Path) -> None:
+    run = effssl.pretrain("digits", "simclr+rotation", epochs=8, out=tmp_path / "r", quiet=True, batch_size=64, lr=0.2)
+    metrics = run.metrics()
+    first, last = metrics[0], metrics[-1]
+    assert last["knn"] > first["knn"] + 2
+    assert last["verdict"] == "learning"
+    assert last["rotation_accuracy"] > 0.4
+    assert run.knn().accuracy > 65  # chance is 10
+
+
+def test_the_folder_holds_what_it_should(finished: effssl.Run) -> None:
+    names = {path.name for path in finished.folder.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "checkpoint.pt", "checkpoint.previous.pt", "encoder.safetensors"} <= names
+    assert not any(name.startswith(".") for name in names)
+    assert finished.finished
+    config = finished.config
+    assert config.image_size == 16  # resolved
+    assert config.recipe == "cpu-byol"
+    assert "torch" in finished.config_path.read_text()
+    metrics = finished.metrics()
+    assert [line["epoch"] for line in metrics] == [0, 1, 2, 3, 4]
+    assert metrics[-1]["flops"] == 4 * metrics[1]["flops"] > 0
+    assert metrics[-1]["images"] == 4 * 512
+    assert {"loss", "loss/byol", "loss/rotation", "lr", "seconds", "knn", "std_h", "std_z", "rank_h", "rank_z"} <= set(
+        metrics[-1]
+    )
+
+
+def test_scores_are_stored_with_their_protocol(finished: effssl.Run) -> None:
+    knn, linear = finished.knn(), finished.linear(epochs=20)
+    stored = json.loads((finished.folder / "results.json").read_text())
+    assert stored["knn"]["accuracy"] == knn.accuracy
+    assert stored["linear"]["constants"]["lr"] in (0.1, 0.5, 1.0, 1.5, 2.0)
+    assert stored["knn"]["source"]["test_images"] == 360
+    assert stored["knn"]["source"]["encoder_fingerprint"] == stored["linear"]["source"]["encoder_fingerprint"]
+    assert 50 < knn.accuracy <= 100
+    assert linear.accuracy > 65
+    assert linear.also["best_epoch_accuracy"] >= linear.accuracy
+
+
+def test_load_gives_a_frozen_module_ready_for_images(finished: effssl.Run) -> None:
+    encoder = effssl.load(finished.folder)
+    assert isinstance(encoder, torch.nn.Module)
+    assert not encoder.training
+    images = effssl.open_data("digits").test.pixels[:7]
+    features = encoder(images)
+    assert features.shape == (7, encoder.dim)
+    assert torch.allclose(features, encoder(images.float() / 255), atol=1e-5)
+    assert torch.equal(effssl.load(finished.folder / "encoder.safetensors")(images), features)
+    assert encoder(torch.zeros(1, 3, 50, 33, dtype=torch.uint8)).shape == (1, encoder.dim)
+    from PIL import Image
+
+    assert encoder.embed([Image.new("L", (40, 30)), Image.new("RGB", (9, 9))]).shape == (2, encoder.dim)
+
+
+def test_same_seed_same_run_other_seed_other_run(finished: effssl.Run, tmp_path: Path) -> None:
+    def weights(seed: int, name: str) -> dict:
+        run = effssl.pretrain("digits", "byol+rotation", epochs=4, out=tmp_path / name, seed=seed, **QUICK)
+        return load_file(run.encoder_path)
+
+    expected, same, other = load_file(finished.encoder_path), weights(0, "same"), weights(1, "other")
+    assert all(torch.equal(expected[key], same[key]) for key in expected)
+    assert not torch.equal(expected["conv1.weight"], other["conv1.weight"])
+
+
+@pytest.mark.parametrize("objective", ["byol+rotation", "simsiam"])
+def test_resume_equals_no_interruption_to_the_bit(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from effssl.training import loop
+
+    whole = effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "whole", **QUICK)
+    real = loop.Trainer.step
+    calls = 0
+
+    def dies_in_the_second_epoch(self, batch):
+        nonlocal calls
+        calls += 1
+        if calls == 11:
+            raise KeyboardInterrupt
+        return real(self, batch)
+
+    monkeypatch.setattr(loop.Trainer, "step", dies_in_the_second_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "cut", **QUICK)
+    monkeypatch.setattr(loop.Trainer, "step", real)
+    cut = effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "cut", resume="auto", **QUICK)
+
+    a, b = load_file(whole.encoder_path), load_file(cut.encoder_path)
+    assert all(torch.equal(a[key], b[key]) for key in a)
+
+    def without_time(run: effssl.Run) -> list[dict]:
+        return [{k: v for k, v in line.items() if k != "seconds"} for line in run.metrics()]
+
+    assert without_time(whole) == without_time(cut)
+
+
+def test_resume_auto_starts_and_ends(finished: effssl.Run) -> None:
+    before = finished.encoder_path.read_bytes()
+    again = effssl.pretrain("digits", "byol+rotation", epochs=4, out=finished.folder, resume="auto", **QUICK)
+    assert again.encoder_path.read_bytes() == before
+    with pytest.raises(RequestError, match=r"epochs: 4 → 5"):
+        effssl.pretrain("digits", "byol+rotation", epochs=5, out=finished.folder, resume="auto", **QUICK)
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_previous_used(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = effssl.pretrain("digits", "byol", epochs=3, out=tmp_path / "r", **QUICK)
+    good = load_file(run.encoder_path)
+    run.encoder_path.unlink()
+    content = bytearray(run.checkpoint_path.read_bytes())
+    content[len(content) // 2] ^= 1
+    run.checkpoint_path.write_bytes(content)
+    again = effssl.pretrain("digits", "byol", epochs=3, out=tmp_path / "r", resume="auto", **QUICK)
+    assert "damaged" in capsys.readouterr().err
+    assert all(torch.equal(value, good[key]) for key, value in load_file(again.encoder_path).items())
+
+
+def test_nothing_is_overwritten(finished: effssl.Run, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in finished.folder.iterdir()}
+    with pytest.raises(RequestError, match="exists and is finished"):
+        effssl.pretrain("digits", "byol", epochs=1, out=finished.folder, **QUICK)
+    assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    with pytest.raises(RequestError, match="not a run folder"):
+        effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "mine", **QUICK)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"not finite.*smaller --lr"):
+        effssl.pretrain("digits", "simclr", epochs=3, lr=1e20, out=tmp_path / "r", **QUICK)
+    assert not (tmp_path / "r" / "encoder.safetensors").exists()
+
+
+def test_simsiam_without_stop_gradient_is_called_collapsed(tmp_path: Path) -> None:
+    settings = QUICK | {"health": {"every": 2}, "simsiam": {"stop_gradient": False}}
+    run = effssl.pretrain("digits", "simsiam", epochs=8, out=tmp_path / "r", lr=0.1, **settings)
+    last = run.metrics()[-1]
+    assert last["verdict"] == "collapsing", last
+    healthy = effssl.pretrain("digits", "simsiam", epochs=8, out=tmp_path / "h", lr=0.1, **QUICK).metrics()[-1]
+    assert healthy["verdict"] != "collapsing", healthy
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
+    run = effssl.pretrain("digits", "byol+rotation", epochs=2, out=tmp_path / "r", precision=precision, **QUICK)
+    assert run.metrics()[-1]["loss/rotation"] < 1.4
+
+
+def test_fp16_overflow_skips_the_step_and_moves_nothing(tmp_path: Path) -> None:
+    from effssl.data import open_data
+    from effssl.pretraining import fit_to_data
+    from effssl.recipes import resolve
+    from effssl.training.loop import Trainer
+
+    data = open_data("digits")
+    plan = fit_to_data(resolve({"data": "digits", "objective": "byol+rotation", "precision": "fp16"}), data)
+    trainer = Trainer(plan, data, torch.device("cpu"))
+    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1)
+    before = {key: value.clone() for key, value in trainer.objective.state_dict().items()}
+    trainer.step(next(trainer.loader.epoch(0)))
+    assert trainer.position.updates == 0
+    for key, value in trainer.objective.state_dict().items():
+        if not key.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            assert torch.equal(value, before[key]), key
+    assert trainer.scaler.get_scale() == 2.0**126
+    assert "scale" in trainer.state()["scaler"]
