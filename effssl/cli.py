@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,8 @@ def main(argv: list[str] | None = None) -> None:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("stopped; go on with --resume auto", 130)
+    except BrokenPipeError:  # the reader of our output (head, less) had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> None:

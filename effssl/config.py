@@ -10,6 +10,7 @@ Values come from these defaults, then the recipe, then `--config FILE`, then fla
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -249,6 +250,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str, base: T | None = 
     hints = typing.get_type_hints(cls)
     changes: dict[str, Any] = {}
     for key, value in values.items():
+        key = str(key)
         if key not in hints:
             raise RequestError(f"{where}: unknown key {key!r}{did_you_mean(key, hints)}; known: {', '.join(hints)}")
         if dataclasses.is_dataclass(hints[key]):
@@ -295,15 +297,31 @@ def to_dict(config: Any) -> dict[str, Any]:
     return plain(dataclasses.asdict(config))
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as people mean it: `on` is a word, not true, and 1e-4 is a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|false|False)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds a mapping."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RequestError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise RequestError(f"{path} does not hold 'key: value' lines")
     return values
 

@@ -12,7 +12,7 @@ NAMED = ("cifar10", "cifar100", "digits")
 __all__ = ["NAMED", "ArrayImages", "Data", "FolderImages", "Images", "open_data"]
 
 
-def open_data(spec: str, labels: str = "auto", subset: int = 0, seed: int = 0) -> Data:
+def open_data(spec: str, labels: str = "auto", subset: int = 0) -> Data:
     """Open a data set by name or path: its training images, its test images if it has any.
 
     >>> data = open_data("digits")
@@ -44,5 +44,5 @@ def open_data(spec: str, labels: str = "auto", subset: int = 0, seed: int = 0) -
         hint = did_you_mean(spec, NAMED)
         raise RequestError(f"no data set or folder named {spec!r}{hint}; known sets: {', '.join(NAMED)}")
     if subset:
-        data = data.with_subset(subset, seed)
+        data = data.with_subset(subset)
     return data

@@ -6,6 +6,7 @@ Images are N×H×W (gray), N×H×W×C or N×C×H×W with C = 1, 3 or 4; uint8, o
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def load_arrays(path: Path) -> Data:
                 "give all images one size, or save them as files in a folder"
             ) from None
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
-    except (OSError, EOFError, KeyError) as error:
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
     if "images" not in arrays:
         found = ", ".join(arrays) or "nothing"

@@ -17,6 +17,7 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def load_cifar(name: str) -> Data:
         with np.load(stored, allow_pickle=False) as file:
             arrays = dict(file)
         return _as_data(name, arrays)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise RequestError(f"{stored} is damaged ({error}); delete it and run the command again") from None
 
 

@@ -30,8 +30,8 @@ def load_folder(root: Path, labels: str = "auto") -> Data:
     if split and test_root is not None:
         train = _images(root / "train", with_labels, None, unreadable)
         test = _images(test_root, with_labels, train.classes or None, unreadable)
-        return Data(root.name, train, test, unreadable)
-    return Data(root.resolve().name, _images(root, with_labels, None, unreadable), None, unreadable)
+        return Data(root.name, train, test, unreadable=unreadable)
+    return Data(root.resolve().name, _images(root, with_labels, None, unreadable), unreadable=unreadable)
 
 
 def _images(root: Path, with_labels: bool, classes: list[str] | None, unreadable: list[str]) -> Images:

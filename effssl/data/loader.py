@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from effssl.errors import RequestError
 from effssl.progress import say
 from effssl.randomness import generator
 
+MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -108,15 +110,17 @@ class _CropFiles(Dataset):
         row, cuts = item  # cuts: V×4
         path = os.fsdecode(self.paths[row])
         try:
-            shrink = max(self.size / max(1, int(cuts[:, 2:].min())), 1e-3)
-            image = decode(Path(path), shrink)
+            image = decode(Path(path), MARGIN * self.size / max(1, int(cuts[:, 2:].min())))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             return f"{path}: {error}"
         scale_y, scale_x = image.height / int(self.sizes[row, 0]), image.width / int(self.sizes[row, 1])
         out = np.empty((len(cuts), 3, self.size, self.size), np.uint8)
         for i, (top, left, height, width) in enumerate(cuts.tolist()):
-            box = (left * scale_x, top * scale_y, (left + width) * scale_x, (top + height) * scale_y)
-            view = image.resize((self.size, self.size), RESAMPLE[self.filter], box=box)
+            x0, y0, x1, y1 = left * scale_x, top * scale_y, (left + width) * scale_x, (top + height) * scale_y
+            # Cropped before resizing, so that nothing outside of the box seeps in at its edges.
+            part = image.crop((math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)))
+            box = (x0 - math.floor(x0), y0 - math.floor(y0), x1 - math.floor(x0), y1 - math.floor(y0))
+            view = part.resize((self.size, self.size), RESAMPLE[self.filter], box=box)
             out[i] = np.asarray(view).transpose(2, 0, 1)
         return out
 

@@ -80,14 +80,28 @@ class Data:
     name: str
     train: Images
     test: Images | None = None
+    held_out: Images | None = None  # validation images that are not among the training images, in a subset
     unreadable: list[str] = field(default_factory=list)
 
-    def with_subset(self, count: int, seed: int = 0) -> Data:
-        """Keep a fixed random choice of `count` training images; the test images stay."""
-        if not 0 < count <= len(self.train):
-            raise RequestError(f"a subset of {count} images was asked of {self.name}, which has {len(self.train)}")
-        chosen = torch.randperm(len(self.train), generator=generator(seed, "subset"))[:count]
-        return replace(self, train=self.train.select(chosen.sort().values))
+    def with_subset(self, count: int) -> Data:
+        """Train on a fixed random choice of `count` images beside the validation split; test images stay."""
+        rest, validation = validation_split(self.train)
+        if not 0 < count <= len(rest):
+            raise RequestError(
+                f"a subset of {count} images was asked of {self.name}, which has {len(rest)} to choose from"
+            )
+        chosen = rest[torch.randperm(len(rest), generator=generator(0, "subset"))[:count].sort().values]
+        return replace(self, train=self.train.select(chosen), held_out=self.train.select(validation))
+
+    def validation(self) -> tuple[Images, Images]:
+        """Labelled images to fit on and labelled images to choose by, both from train; test is never looked at.
+
+        Pretraining itself uses all training images, which it does without their labels.
+        """
+        if self.held_out is not None:
+            return self.train, self.held_out
+        fit, validation = validation_split(self.train)
+        return self.train.select(fit), self.train.select(validation)
 
 
 VALIDATION_SHARE, VALIDATION_MOST = 0.1, 5000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,7 +18,7 @@ def knn_votes(query: Tensor, bank: Tensor, labels: Tensor, classes: int, k: int,
     """Votes per class, Q×classes: the k nearest by cosine, each with weight exp(cosine / temperature)."""
     query, bank = F.normalize(query, dim=1), F.normalize(bank, dim=1)
     k = min(k, len(bank))
-    votes = torch.zeros(len(query), classes)
+    votes = query.new_zeros(len(query), classes)
     rows = max(1, CHUNK // len(bank))
     for start in range(0, len(query), rows):
         similarity, index = (query[start : start + rows] @ bank.T).topk(k, dim=1)  # chunk×k

@@ -87,9 +87,11 @@ def evaluate_linear(
     classes = int(train.labels.max()) + 1
     chosen_on = "given"
     if lr is None:
-        fit_rows, val_rows = validation_split(data.train)
-        val = train.rows(val_rows)
-        weight, bias, _ = train_linear(train.rows(fit_rows), classes, LEARNING_RATES, epochs, batch, seed)
+        if data.held_out is not None:
+            fit, val = train, extract(encoder, data.held_out, "validation features")
+        else:
+            fit, val = (train.rows(rows) for rows in validation_split(data.train))
+        weight, bias, _ = train_linear(fit, classes, LEARNING_RATES, epochs, batch, seed)
         on_val = linear_accuracy(weight, bias, val)
         lr, chosen_on = LEARNING_RATES[int(on_val.argmax())], f"validation ({len(val.h)} images of train)"
     weight, bias, history = train_linear(train, classes, (lr,), epochs, batch, seed, test)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,7 +58,8 @@ def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
     extra: dict[str, Any] = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
     if name.startswith("vit_"):
         extra["image_size"] = image_size
-    model = models.get_model(name, weights=None, **extra)
+    with _refused(name, image_size):
+        model = models.get_model(name, weights=None, **extra)
     if name.startswith("resnet") and (stem == "small" or (stem == "auto" and image_size <= SMALL_IMAGE)):
         model.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -87,18 +90,24 @@ def _from_timm(name: str, image_size: int) -> Encoder:
         near = did_you_mean(name, timm.list_models())
         raise RequestError(f"timm has no model named {name!r}{near}")
     sizes: dict[str, Any] = {"img_size": image_size} if "vit" in name else {}
-    model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
+    with _refused(f"timm:{name}", image_size):
+        model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
     return Encoder(model, _feature_size(model, image_size, f"timm:{name}"))
 
 
 def _feature_size(model: nn.Module, image_size: int, name: str) -> int:
     model.eval()
-    try:
-        with torch.no_grad():
-            features = model(torch.zeros(2, 3, image_size, image_size))
-    except (RuntimeError, ValueError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise RequestError(f"{name} does not take images of {image_size}×{image_size}: {reason}") from None
-    finally:
-        model.train()
+    with torch.no_grad(), _refused(name, image_size):
+        features = model(torch.zeros(2, 3, image_size, image_size))
+    model.train()
     return int(features.shape[1])
+
+
+@contextmanager
+def _refused(name: str, image_size: int) -> Iterator[None]:
+    """Say in one line that a model and an image size do not go together."""
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise RequestError(f"{name} does not take images of {image_size}×{image_size}: {reason}") from None

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.config import Health as Settings
-from effssl.data import Images
+from effssl.data import Data, Images
 from effssl.data.loader import clean_batches
-from effssl.data.sets import validation_split
 from effssl.evaluation.features import Features
 from effssl.evaluation.knn import knn_accuracy
 from effssl.network.loaded import LoadedEncoder, center_share
@@ -21,6 +20,7 @@ from effssl.randomness import generator
 # A spread of 1 is that of directions drawn at random, 0 is one point. An untrained network gives similar images similar
 # projections (0.2 to 0.3); learning spreads them out (0.7 and more), collapse draws them together.
 COLLAPSED_SPREAD, COLLAPSED_SHARE, COLLAPSED_RANK = 0.05, 0.5, 1.5
+UNLABELLED = 1000  # images that are looked at where there are no labels
 GAIN = 1.0  # points of kNN accuracy over the untrained network that count as learning
 
 
@@ -52,14 +52,12 @@ def effective_rank(features: Tensor) -> float:
 class Monitor:
     """Looks at the network from time to time, always at the same images, and compares with the untrained network."""
 
-    def __init__(self, settings: Settings, images: Images, about: dict) -> None:
+    def __init__(self, settings: Settings, data: Data, about: dict) -> None:
         self.about = about
-        train, validation = validation_split(images)
-        if images.labels is None:
-            # No labels: nothing to vote on, so only the spread of some images is looked at.
-            train, validation = train[:0], torch.cat([validation, train])[:1000]
-        self.bank = images.select(_some(train, settings.bank))
-        self.queries = images.select(_some(validation, settings.queries))
+        fit, validation = data.validation() if data.train.labels is not None else (data.train, data.train)
+        # Without labels there is nothing to vote on, and only the spread of some images is looked at.
+        self.bank = _some(fit, settings.bank if data.train.labels is not None else 0)
+        self.queries = _some(validation, settings.queries if data.train.labels is not None else UNLABELLED)
 
     @torch.no_grad()
     def look(self, network: Network) -> Look:
@@ -90,8 +88,10 @@ class Monitor:
         return torch.cat(hs), torch.cat(zs) if zs else torch.empty(0)
 
 
-def _some(rows: Tensor, most: int) -> Tensor:
-    return rows if len(rows) <= most else rows[torch.randperm(len(rows), generator=generator(0, "health"))[:most]]
+def _some(images: Images, most: int) -> Images:
+    if len(images) <= most:
+        return images
+    return images.select(torch.randperm(len(images), generator=generator(0, "health"))[:most].sort().values)
 
 
 def verdict(looks: list[Look], rotation_accuracy: float | None = None) -> tuple[str, str]:

@@ -62,6 +62,7 @@ class Trainer:
 
     def __init__(self, plan: Plan, data: Data, device: torch.device) -> None:
         config = self.config = plan.config
+        self.data = data
         self.objective = make_objective(plan, device)
         self.optimizer = make_optimizer(config.optimizer, self.objective, config.lr)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
@@ -126,7 +127,7 @@ class Trainer:
 def train(trainer: Trainer, run: Run, display: Display) -> None:
     """Train until the last epoch, from the newest checkpoint if there is one, and write the encoder."""
     config, loader, network = trainer.config, trainer.loader, trainer.objective.network
-    monitor = Monitor(config.health, loader.images, describe(config))
+    monitor = Monitor(config.health, trainer.data, describe(config))
     health_every = config.health.every or max(1, config.epochs // 10)
 
     state = load_checkpoint(run.checkpoint_path)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision.transforms.v2.functional as reference
+from PIL import Image
+from sklearn.datasets import load_sample_image
+from torch import Tensor
+
+import effssl
+from effssl.config import Augment
+from effssl.data import ArrayImages, FolderImages, open_data
+from effssl.data.loader import ViewLoader, clean_batches
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    photo = Image.fromarray(load_sample_image("china.jpg"))
+    for i in range(12):
+        photo.crop((10 * i, 5 * i, 300 + 20 * i, 200 + 15 * i)).save(tmp_path / f"{i:02}.jpg", quality=95)
+    return tmp_path
+
+
+def loader(images, workers: int = 0, batch: int = 4, views: int = 2, **flags) -> ViewLoader:
+    return ViewLoader(images, Augment(**flags), views, batch, 32, 0, CPU, workers)
+
+
+def test_each_image_once_per_epoch_and_another_order_next(photos: Tensor) -> None:
+    images = ArrayImages(photos)
+    made = loader(images, batch=16)
+    first, second = (torch.cat([b.index for b in made.epoch(e)]) for e in (0, 1))
+    assert sorted(first.tolist()) == list(range(64))
+    assert not torch.equal(first, second)
+
+
+def test_last_partial_batch_is_dropped(photos: Tensor) -> None:
+    made = loader(ArrayImages(photos[:30]), batch=16)
+    assert made.steps == 1
+    assert [len(b.index) for b in made.epoch(0)] == [16]
+
+
+def test_an_epoch_can_start_in_the_middle(photos: Tensor) -> None:
+    made = loader(ArrayImages(photos), batch=16)
+    whole, rest = list(made.epoch(2)), list(made.epoch(2, first=2))
+    assert [b.step for b in rest] == [10, 11]
+    for a, b in zip(whole[2:], rest, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a.large, b.large, strict=True))
+
+
+def test_one_more_view_changes_none_of_the_others(photos: Tensor) -> None:
+    one, two = (next(loader(ArrayImages(photos), views=v).epoch(0)) for v in (1, 2))
+    assert torch.equal(one.large[0], two.large[0])
+    assert not torch.equal(two.large[0], two.large[1])
+
+
+def test_workers_do_not_change_the_views(folder: Path) -> None:
+    images = open_data(str(folder)).train
+    assert isinstance(images, FolderImages)
+    batches = [list(loader(images, workers).epoch(0)) for workers in (0, 1, 2)]
+    for other in batches[1:]:
+        for a, b in zip(batches[0], other, strict=True):
+            assert torch.equal(a.index, b.index)
+            assert all(torch.equal(x, y) for x, y in zip(a.large, b.large, strict=True))
+
+
+def test_crops_of_files_equal_crops_of_arrays(folder: Path) -> None:
+    """The way through worker processes and the way through memory make the same view of the same image."""
+    from effssl.data.folder import decode
+
+    Image.open(folder / "03.jpg").save(folder / "exact.png")
+    pixels = reference.pil_to_tensor(decode(folder / "exact.png"))
+    plain = {"jitter": 0, "gray": 0, "scale": (0.5, 1.0)}
+    from_memory = next(loader(ArrayImages(pixels[None]), batch=1, **plain).epoch(0))
+    images = open_data(str(folder)).train
+    for row, tolerance in ((12, 2 / 255), (3, 12 / 255)):  # rounding to uint8; and a JPEG decoded at a smaller scale
+        from_file = next(loader(images.select(torch.tensor([row])), batch=1, **plain).epoch(0))
+        for a, b in zip(from_file.large, from_memory.large, strict=True):
+            assert (a - b).abs().max() * 0.229 < tolerance
+
+
+def test_a_file_that_cannot_be_decoded_is_left_out(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    content = (folder / "05.jpg").read_bytes()
+    (folder / "05.jpg").write_bytes(content[: len(content) // 3])  # the header is fine
+    data = open_data(str(folder))
+    assert len(data.train) == 12
+    batches = list(loader(data.train).epoch(0))
+    assert [len(b.large[0]) for b in batches] == [4, 4, 4]
+    assert "05.jpg" in capsys.readouterr().err
+    rows = torch.cat([rows for _, rows in clean_batches(data.train, 32, 1.0, 4, workers=0)])
+    assert rows.tolist() == [i for i in range(12) if i != 5]  # and no other image stands in for it in an evaluation
+
+
+def test_clean_batches_are_the_center(folder: Path) -> None:
+    data = open_data(str(folder))
+    pixels, rows = next(clean_batches(data.train, 32, 1.0, 12, workers=0))
+    assert rows.tolist() == list(range(12))
+    image = Image.open(data.train.paths[0])  # 300×200
+    expected = reference.pil_to_tensor(image.resize((32, 32), Image.Resampling.BILINEAR, box=(50, 0, 250, 200)))
+    assert (pixels[0].int() - expected.int()).abs().max() <= 4
+
+
+def test_pretrain_on_a_folder_without_labels(folder: Path, tmp_path: Path) -> None:
+    run = effssl.pretrain(
+        str(folder), "simsiam+rotation", epochs=2, batch_size=4, image_size=32, out=tmp_path / "run", quiet=True
+    )
+    last = run.metrics()[-1]
+    assert "knn" not in last
+    assert last["verdict"] in ("learning", "collapsing", "too early to tell")
+    photo = Image.open(folder / "00.jpg")
+    assert run.encoder().embed([photo]).shape == (1, run.encoder().dim)
+    with pytest.raises(effssl.RequestError, match="no labels"):
+        run.knn()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision import models
+
+from effssl.config import Projector
+from effssl.errors import RequestError
+from effssl.network import Network, build_encoder
+from effssl.recipes import resolve
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
+def test_resnet_keys_are_torchvisions(name: str) -> None:
+    encoder = build_encoder(name, 32)
+    theirs = {key for key in models.get_model(name).state_dict() if not key.startswith("fc.")}
+    assert set(encoder.backbone.state_dict()) == theirs
+    assert encoder.backbone.conv1.weight.shape[-1] == 3
+    assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, encoder.dim)
+    assert encoder.dim == (2048 if name == "resnet50" else 512)
+
+
+def test_large_images_get_the_standard_stem_and_equal_torchvision() -> None:
+    encoder = build_encoder("resnet18", 128).eval()
+    theirs = models.resnet18(weights=None)
+    theirs.fc = torch.nn.Identity()
+    theirs.load_state_dict(encoder.backbone.state_dict())
+    x = torch.randn(2, 3, 128, 128)
+    assert torch.equal(encoder(x), theirs.eval()(x))
+    assert build_encoder("resnet18", 128, stem="small").backbone.conv1.stride == (1, 1)
+    assert build_encoder("resnet18", 32, stem="large").backbone.conv1.stride == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "timm:resnet10t"])
+def test_other_encoders(name: str) -> None:
+    if name == "squeezenet1_1":  # its classifier is a convolution
+        with pytest.raises(RequestError, match="no final linear layer"):
+            build_encoder(name, 64)
+        return
+    encoder = build_encoder(name, 64)
+    assert encoder(torch.zeros(2, 3, 64, 64)).shape == (2, encoder.dim)
+
+
+def test_an_encoder_that_does_not_take_the_size_says_so() -> None:
+    with pytest.raises(RequestError, match="does not take images of 30"):
+        build_encoder("vit_b_16", 30)
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_stages_are_the_network(name: str) -> None:
+    network = Network(build_encoder(name, 32), Projector(layers=2, hidden=32, out=16)).eval()
+    x = torch.randn(3, 3, 32, 32)
+    assert len(network.stages()) == 6  # stem, four blocks, projector
+    assert torch.equal(network.run(x), network.g(network.f(x)))
+    for cut in range(1, 6):
+        assert torch.equal(network.run(network.run(x, stop=cut), start=cut), network.run(x))
+    assert torch.equal(network.run(x, stop=5), network.f(x))
+
+
+def test_projector_shapes() -> None:
+    encoder = build_encoder("small", 32)
+
+    def kinds(**settings) -> list[str]:
+        return [type(layer).__name__ for layer in Network(encoder, Projector(**settings)).projector]
+
+    assert kinds(layers=0) == []
+    assert kinds(layers=1) == ["Linear"]
+    assert kinds(layers=2, norm=False) == ["Linear", "ReLU", "Linear"]
+    assert kinds(layers=3, output_norm=True) == ["Linear", "BatchNorm1d", "ReLU"] * 2 + ["Linear", "BatchNorm1d"]
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    from effssl.network import build_network
+
+    def weights(**flags) -> torch.Tensor:
+        plan = resolve({"data": "digits", "objective": "byol", "image_size": 32} | flags)
+        return build_network(plan.config).encoder.backbone.conv1.weight
+
+    torch.manual_seed(1)
+    a = weights()
+    torch.manual_seed(2)
+    assert torch.equal(a, weights(objective="byol+rotation", lr=0.1))
+    assert not torch.equal(a, weights(seed=1))
