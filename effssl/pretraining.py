@@ -8,6 +8,7 @@ from typing import Any
 
 from effssl.config import differences
 from effssl.errors import RequestError
+from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
 from effssl.run import Run
 
@@ -54,6 +55,7 @@ def execute(
 
     if resume not in ("never", "auto"):
         raise RequestError(f"resume is {resume!r}; choose never or auto")
+    keep_freed_memory()
     display = Display(quiet, label)
     device = pick_device(flags.get("device", "auto"))
     plan = resolve(flags, Path(config) if config else None, accelerator=device.type != "cpu")

@@ -58,15 +58,15 @@ def hue(x: Tensor, shift: Tensor) -> Tensor:
     return out
 
 
-def grayscale(x: Tensor, rows: Tensor) -> Tensor:
-    """Take the color from the images in these rows (their numbers)."""
-    return x.index_copy(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
+def grayscale_(x: Tensor, rows: Tensor) -> Tensor:
+    """Take the color from the images in these rows (their numbers), in place."""
+    return x.index_copy_(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
 
 
-def solarize(x: Tensor, rows: Tensor, threshold: float) -> Tensor:
-    """Invert the pixels at or above the threshold in the images in these rows."""
+def solarize_(x: Tensor, rows: Tensor, threshold: float) -> Tensor:
+    """Invert the pixels at or above the threshold in the images in these rows, in place."""
     part = x.index_select(0, rows)
-    return x.index_copy(0, rows, torch.where(part >= threshold, 1 - part, part))
+    return x.index_copy_(0, rows, torch.where(part >= threshold, 1 - part, part))
 
 
 def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

@@ -80,10 +80,15 @@ def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Ten
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Apply resampling matrices: images N×C×H×W, rows N×h×H, columns N×w×W → N×C×h×w."""
+    """Apply resampling matrices: images N×C×H×W, rows N×h×H, columns N×w×W → float N×C×h×w.
+
+    With channels between height and width, both products are one matrix per image and nothing is copied for them.
+    """
     n, c, height, width = images.shape
-    x = torch.bmm(images.reshape(n, c * height, width), columns.transpose(1, 2))  # N×(C·H)×w
-    return torch.matmul(rows[:, None], x.view(n, c, height, -1))
+    x = images.transpose(1, 2).contiguous().float()  # N×H×C×W
+    x = torch.bmm(rows, x.view(n, height, c * width))  # N×h×(C·W)
+    x = torch.bmm(x.view(n, -1, width), columns.transpose(1, 2))  # N×(h·C)×w
+    return x.view(n, rows.shape[1], c, -1).transpose(1, 2).contiguous()
 
 
 def crop_resize(images: Tensor, box: Tensor, size: int, flip: Tensor | None = None, filter: str = "bilinear") -> Tensor:
@@ -94,7 +99,7 @@ def crop_resize(images: Tensor, box: Tensor, size: int, flip: Tensor | None = No
     height, width = images.shape[-2:]
     rows = filter_weights(box[:, 0], box[:, 2], height, size, None, filter)
     columns = filter_weights(box[:, 1], box[:, 3], width, size, flip, filter)
-    return resample(images.float(), rows, columns)
+    return resample(images, rows, columns)
 
 
 def resize(images: Tensor, size: int, filter: str = "bilinear") -> Tensor:

@@ -75,13 +75,13 @@ def apply(config: Augment, images: Tensor, draws: Draws, size: int, cropped: boo
     if config.jitter > 0:
         x = _jitter(config, x, draws)
     if len(rows := _rows(draws.gray, device)):
-        x = color.grayscale(x, rows)
+        x = color.grayscale_(x, rows)
     if len(rows := _rows(draws.sigma, device)):
         sigma = draws.sigma[draws.sigma > 0].to(device, non_blocking=True)
         kernel = config.blur_kernel or max(3, size // 20 * 2 + 1)
-        x = x.index_copy(0, rows, blur.gaussian_blur(x.index_select(0, rows), sigma, kernel))
+        x = x.index_copy_(0, rows, blur.gaussian_blur(x.index_select(0, rows), sigma, kernel))
     if len(rows := _rows(draws.solarize, device)):
-        x = color.solarize(x, rows, config.solarize_threshold)
+        x = color.solarize_(x, rows, config.solarize_threshold)
     return color.normalize(x, config.mean, config.std)
 
 

@@ -103,7 +103,7 @@ def test_hue_of_grays_and_ties() -> None:
 def test_grayscale_and_solarize_touch_only_the_chosen(photos: Tensor) -> None:
     x, rows = photos.float() / 255, torch.tensor([1, 5, 63])
     others = torch.tensor([i for i in range(64) if i not in (1, 5, 63)])
-    gray, solar = color.grayscale(x, rows), color.solarize(x, rows, 0.5)
+    gray, solar = color.grayscale_(x.clone(), rows), color.solarize_(x.clone(), rows, 0.5)
     assert (gray[rows] - reference.rgb_to_grayscale(x[rows], 3)).abs().max() < TOLERANCE
     assert (solar[rows] - reference.solarize(x[rows], 0.5)).abs().max() < TOLERANCE
     assert torch.equal(gray[others], x[others])
