@@ -106,16 +106,16 @@ class _CropFiles(Dataset):
         self.paths = np.array([os.fsencode(path) for path in images.paths])  # one buffer, not a list copied on fork
         self.sizes, self.size, self.filter = images.sizes, size, filter
 
-    def __getitem__(self, item: tuple[int, Tensor]) -> np.ndarray | str:
-        row, cuts = item  # cuts: V×4
+    def __getitem__(self, item: tuple[int, list[list[int]]]) -> np.ndarray | str:
+        row, cuts = item  # cuts: V boxes of top, left, height, width
         path = os.fsdecode(self.paths[row])
         try:
-            image = decode(Path(path), MARGIN * self.size / max(1, int(cuts[:, 2:].min())))
+            image = decode(Path(path), MARGIN * self.size / max(1, min(min(cut[2:]) for cut in cuts)))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             return f"{path}: {error}"
         scale_y, scale_x = image.height / int(self.sizes[row, 0]), image.width / int(self.sizes[row, 1])
         out = np.empty((len(cuts), 3, self.size, self.size), np.uint8)
-        for i, (top, left, height, width) in enumerate(cuts.tolist()):
+        for i, (top, left, height, width) in enumerate(cuts):
             x0, y0, x1, y1 = left * scale_x, top * scale_y, (left + width) * scale_x, (top + height) * scale_y
             # Cropped before resizing, so that nothing outside of the box seeps in at its edges.
             part = image.crop((math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)))
@@ -138,7 +138,8 @@ def _collate(items: list[np.ndarray | str]) -> tuple[Tensor, Tensor, list[str]]:
 
 def decoded(crops: _CropFiles, plan: list[tuple[Tensor, Tensor]], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
-    sampler = [list(zip(rows.tolist(), cuts, strict=True)) for rows, cuts in plan]
+    # Plain numbers, not tensors: those would travel to the workers as one shared-memory file each.
+    sampler = [list(zip(rows.tolist(), cuts.tolist(), strict=True)) for rows, cuts in plan]
     loader: DataLoader = DataLoader(crops, batch_sampler=sampler, num_workers=workers, collate_fn=_collate)
     reported: set[str] = set()
     for pixels, readable, failed in loader:

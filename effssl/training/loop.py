@@ -24,7 +24,7 @@ from effssl.objectives.objective import Objective, Views, build_objective
 from effssl.recipes import Plan
 from effssl.run import Run, write_atomically
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint
-from effssl.training.display import Display, progress_text
+from effssl.training.display import Display, clock, progress_text
 from effssl.training.health import Look, Monitor, record, verdict
 from effssl.training.optimizers import learning_rate, make_optimizer, set_learning_rate
 
@@ -140,6 +140,7 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
         run.keep_metrics_until(trainer.position.epoch)
         display.say(f"resuming after epoch {trainer.position.epoch} of {config.epochs}")
     at = trainer.position
+    told = False  # how long it will take
 
     with display.bar(trainer.total_steps, at.epoch * loader.steps) as progress:
         while at.epoch < config.epochs:
@@ -155,6 +156,10 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
                     lr = trainer.optimizer.param_groups[0]["lr"]
                     text = progress_text(at.epoch + 1, config.epochs, float(sums["loss"]) / i, lr, rate)
                     progress(at.epoch * loader.steps + i, text)
+                    if not told:
+                        left = (trainer.total_steps - at.epoch * loader.steps) * config.batch_size / rate
+                        display.say(f"about {clock(left)} for {config.epochs - at.epoch} epochs, looks not counted")
+                        told = True
             at.epoch += 1
             at.seconds += time.perf_counter() - started
 

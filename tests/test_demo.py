@@ -1,0 +1,46 @@
+"""The demo on the embedded digits, shrunk: every arm trains in a process of its own, and the table is drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from effssl import demo
+
+
+def test_demo_runs_and_is_not_repeated(
+    in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    demo.main(["--data", "digits", "--out", "here"])
+    text = capsys.readouterr()
+    for words in ("byol+rotation, small rotated views", "the paper's form", "cost per step"):
+        assert words in text.out
+    assert (in_tmp / "here/demo.png").stat().st_size > 10_000
+    results = json.loads((in_tmp / "here/results.json").read_text())
+    byol, paper = results["arms"]["byol"][0], results["arms"]["paper"][0]
+    assert paper["mflop_per_image"] / byol["mflop_per_image"] == pytest.approx(1.75, abs=0.15)
+    before = (in_tmp / "here/byol-0/encoder.safetensors").stat().st_mtime_ns
+    demo.main(["--data", "digits", "--out", "here"])
+    assert (in_tmp / "here/byol-0/encoder.safetensors").stat().st_mtime_ns == before
+
+
+def test_epochs_to_reach() -> None:
+    curve = [{"epoch": e, "knn": k} for e, k in enumerate((20.0, 30.0, 29.0, 35.0))]
+    assert demo.epochs_to_reach(curve, 30.0) == 1
+    assert demo.epochs_to_reach(curve, 34.0) == 3
+    assert demo.epochs_to_reach(curve, 36.0) is None
+
+
+def test_no_gain_is_said(capsys: pytest.CaptureFixture) -> None:
+    def arm(knn: float) -> dict:
+        curve = [{"epoch": 1, "flops": 1, "knn": knn}]
+        return {"knn": knn, "linear": knn, "epochs": 1, "seconds": 1.0, "mflop_per_image": 1.0, "curve": curve}
+
+    demo.print_table({"byol": [arm(30)], "small": [arm(29)], "paper": [arm(31)]}, "cifar10", 1)
+    text = capsys.readouterr()
+    assert "small rotated views shows no gain: -1.0" in text.err
+    assert "the paper's form gains 1.0" in text.err
+    assert "never" in text.out

@@ -1,0 +1,77 @@
+"""Every command and every Python snippet of README and docs runs, on small data in place of the real ones."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+import effssl
+from effssl.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What a snippet needs to be quick; everything else is run as it is written.
+QUICK = ["--epochs", "1", "--batch-size", "8"]
+
+
+def commands(page: Path) -> list[str]:
+    return [line.strip() for line in page.read_text().splitlines() if line.startswith("    effssl ")]
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def desk(in_tmp: Path) -> Path:
+    """A folder with photographs where the docs say they are."""
+    photo = Image.fromarray(load_sample_image("flower.jpg"))
+    (in_tmp / "path/to/photos").mkdir(parents=True)
+    for i in range(10):
+        photo.crop((20 * i, 10 * i, 200 + 20 * i, 150 + 10 * i)).save(in_tmp / f"path/to/photos/{i}.jpg")
+    photo.save(in_tmp / "a.jpg")
+    return in_tmp
+
+
+def adapt(command: str) -> list[str]:
+    args = shlex.split(command.replace("--data cifar10", "--data digits"), comments=True)[1:]
+    if args[0] != "pretrain":
+        return args
+    for flag in ("--epochs",):
+        if flag in args:
+            del args[args.index(flag) : args.index(flag) + 2]
+    if "digits" in args:
+        args += ["--subset", "64"]
+    return args + QUICK + (["--out", f"runs/{abs(hash(command))}"] if "--out" not in args else [])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands(page: Path, desk: Path) -> None:
+    found = commands(page)
+    for command in found:
+        if command.startswith("effssl eval") and not Path("runs/first").exists():
+            main(adapt("effssl pretrain --data cifar10 --out runs/first"))
+        main(adapt(command))
+    assert found or page.name not in ("README.md", "images.md", "terms.md", "evaluation.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_snippets(page: Path, desk: Path) -> None:
+    scope = {"images": torch.zeros(2, 3, 32, 32, dtype=torch.uint8)}
+    for code in snippets(page):
+        if 'load("runs/photos")' in code:
+            effssl.pretrain("path/to/photos", "simsiam", out="runs/photos", epochs=1, batch_size=8, quiet=True)
+        code = code.replace('"cifar10"', '"digits"').replace("epochs=20", "epochs=1, subset=256, quiet=True")
+        exec(compile(code, page.name, "exec"), scope)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
