@@ -25,7 +25,7 @@ def test_every_recipe_loads_builds_and_takes_a_step(name: str, photos: Tensor) -
     made = make_objective(plan, torch.device("cpu"))
     optimizer = make_optimizer(plan.config.optimizer, made, plan.config.lr)
     x = photos[:4, :, :32, :32].float() / 255
-    loss, _ = made(Views([x, x.flip(-1)], torch.arange(4), 0, 0, 4))
+    loss, _ = made(Views([x, x.flip(-1)], torch.arange(4), total=4))
     loss.backward()
     optimizer.step()
     assert torch.isfinite(loss)

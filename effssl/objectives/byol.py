@@ -11,7 +11,7 @@ from torch import Tensor
 from effssl import config
 from effssl.network import Network, follow, momentum_copy
 from effssl.network.heads import mlp
-from effssl.objectives.objective import Outcome, Step, Term
+from effssl.objectives.objective import Outcome, Setting, Step, Term
 
 
 def mean_cosine(p: Tensor, z: Tensor) -> Tensor:
@@ -22,8 +22,8 @@ def mean_cosine(p: Tensor, z: Tensor) -> Tensor:
 class BYOL(Term):
     """L = −(1/2B) Σ cos(q(z₁), z̄₂) + cos(q(z₂), z̄₁), z̄ from the target network ψ ← τψ + (1 − τ)θ."""
 
-    def __init__(self, options: config.BYOL, network: Network, alone: bool) -> None:
-        super().__init__(options, network, alone)
+    def __init__(self, options: config.BYOL, network: Network, setting: Setting) -> None:
+        super().__init__(options, network, setting)
         self.q = mlp([network.z_dim, options.predictor_hidden, network.z_dim])
         self.target = momentum_copy(network)
 

@@ -21,6 +21,22 @@ class Needs:
     """What a term reads of a batch; the pipeline makes only what is needed."""
 
     large: int = 2
+    small: bool = False  # the small crops of multi-crop
+    clean: bool = False  # the image itself, resized, flipped at random and normalized
+    labels: bool = False
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a term may know of the run it is part of."""
+
+    seed: int = 0
+    alone: bool = False  # no term of the objective compares views of an image
+    image_size: int = 32
+    batch_size: int = 128
+    steps_per_epoch: int = 1
+    labels: Tensor | None = None  # of all training images, on the CPU
+    classes: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,8 @@ class Views:
 
     large: list[Tensor]  # each B×3×S×S, normalized
     index: Tensor  # B, row of each image in the data set, on the CPU
+    small: list[Tensor] = field(default_factory=list)  # each B×3×s×s
+    clean: Tensor | None = None  # B×3×S×S
     seed: int = 0
     step: int = 0
     total: int = 0
@@ -53,30 +71,33 @@ class Step:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.network, self.views, self.joint_pass, self._autocast = network, views, joint_pass, autocast
-        self._done: dict[str, Tensor] = {}
+        self._h: dict[str, Tensor] = {}
+        self._z: dict[str, Tensor] = {}
 
     def run(self, module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """module(x) in the run's precision, returned as float32."""
         with self._autocast():
             return module(x).float()
 
-    def passes(self, module: Callable[[Tensor], Tensor]) -> Tensor:
-        """module over the two large views: in one pass, or in one pass each so that batch norm sees one view."""
-        groups = [torch.cat(self.views.large)] if self.joint_pass else self.views.large
-        return torch.cat([self.run(module, x) for x in groups])
+    def passes(self, module: Callable[[Tensor], Tensor], group: str = "large") -> Tensor:
+        """module over a group of views: in one pass, or in one pass each so that batch norm sees one view."""
+        views: list[Tensor] = getattr(self.views, group)
+        parts = [torch.cat(views)] if self.joint_pass else views
+        return torch.cat([self.run(module, x) for x in parts])
 
-    def h(self) -> Tensor:
-        """Features of the large views, (2·B)×h_dim: first all first views, then all second ones."""
-        if "h" not in self._done:
-            self._done["h"] = self.passes(self.network.f)
-        return self._done["h"]
+    def h(self, group: str = "large") -> Tensor:
+        """Features of the large (or small) views, (n·B)×h_dim: first all first views, then all second ones."""
+        if group not in self._h:
+            self._h[group] = self.passes(self.network.f, group)
+        return self._h[group]
 
-    def z(self) -> Tensor:
-        """Projections of the large views, (2·B)×z_dim."""
-        if "z" not in self._done:
-            parts = [self.h()] if self.joint_pass else self.h().chunk(len(self.views.large))
-            self._done["z"] = torch.cat([self.run(self.network.g, h) for h in parts])
-        return self._done["z"]
+    def z(self, group: str = "large") -> Tensor:
+        """Projections of the large (or small) views, (n·B)×z_dim."""
+        if group not in self._z:
+            h, count = self.h(group), len(getattr(self.views, group))
+            parts = [h] if self.joint_pass else h.chunk(count)
+            self._z[group] = torch.cat([self.run(self.network.g, part) for part in parts])
+        return self._z[group]
 
 
 @dataclass(frozen=True)
@@ -92,14 +113,16 @@ class Term(nn.Module):
 
     needs = Needs()
 
-    def __init__(self, options: Any, network: Network, alone: bool) -> None:
-        """`alone`: no term of the objective compares views of an image."""
+    def __init__(self, options: Any, network: Network, setting: Setting) -> None:
         super().__init__()
         self.options = options
 
     def loss(self, step: Step) -> Outcome:
         """The unweighted loss of this batch."""
         raise TypeError(f"{type(self).__name__} does not define its loss")
+
+    def before_update(self, updates: int) -> None:
+        """Called between backward and update with the number of updates so far: gradients may still be changed."""
 
     def after_update(self, network: Network, progress: float) -> None:
         """Called after each real optimizer step with the share of the run that is done: momentum, queues."""
@@ -127,9 +150,15 @@ class Objective(nn.Module):
             yield name, term
 
     @property
-    def large(self) -> int:
-        """How many views of each image are needed."""
-        return max(term.needs.large for _, term in self.items())
+    def needs(self) -> Needs:
+        """What the terms need together."""
+        each = [term.needs for _, term in self.items()]
+        return Needs(
+            max(n.large for n in each),
+            any(n.small for n in each),
+            any(n.clean for n in each),
+            any(n.labels for n in each),
+        )
 
     def outcomes(self, views: Views) -> dict[str, Outcome]:
         """Every term's own loss and figures."""
@@ -144,17 +173,22 @@ class Objective(nn.Module):
             metrics |= outcome.metrics
         return total, metrics
 
+    def before_update(self, updates: int) -> None:
+        """Let terms change gradients before they are used."""
+        for _, term in self.items():
+            term.before_update(updates)
+
     def after_update(self, progress: float) -> None:
         """Let momentum copies and the like follow a step that was really taken."""
         for _, term in self.items():
             term.after_update(self.network, progress)
 
 
-def build_objective(config: Config, weights: dict[str, float], network: Network, instance: bool) -> Objective:
+def build_objective(config: Config, weights: dict[str, float], network: Network, setting: Setting) -> Objective:
     """Build the terms; each draws its initial weights from a seed of its own, so none disturbs another."""
     terms: dict[str, Term] = {}
     for name in weights:
         module, cls = TERMS[name].split(":")
         with seeded(config.seed, "init", name):
-            terms[name] = getattr(importlib.import_module(module), cls)(getattr(config, name), network, not instance)
+            terms[name] = getattr(importlib.import_module(module), cls)(getattr(config, name), network, setting)
     return Objective(network, terms, weights, config)

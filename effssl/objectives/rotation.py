@@ -14,7 +14,7 @@ from effssl.augment.crop import resize
 from effssl.augment.rotate import rotate_quarters
 from effssl.network import Network
 from effssl.network.heads import mlp
-from effssl.objectives.objective import Needs, Outcome, Step, Term
+from effssl.objectives.objective import Needs, Outcome, Setting, Step, Term
 
 ANGLES = 4  # 0°, 90°, 180°, 270°; the label is the number of quarter turns
 
@@ -25,9 +25,9 @@ class Rotation(Term):
     Rotated views have a pass of their own, so the other terms' batch statistics stay as they are.
     """
 
-    def __init__(self, options: config.Rotation, network: Network, alone: bool) -> None:
-        super().__init__(options, network, alone)
-        self.mode = ("all" if alone else "two") if options.views == "auto" else options.views
+    def __init__(self, options: config.Rotation, network: Network, setting: Setting) -> None:
+        super().__init__(options, network, setting)
+        self.mode = ("all" if setting.alone else "two") if options.views == "auto" else options.views
         self.needs = Needs(large=2 if self.mode == "two" else 1)
         inputs = network.z_dim if options.on == "z" else network.h_dim
         self.r = mlp([inputs, options.hidden or network.hidden, ANGLES])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from effssl import config
 from effssl.network import Network
-from effssl.objectives.objective import Outcome, Step, Term
+from effssl.objectives.objective import Outcome, Setting, Step, Term
 
 
 def nt_xent(z: Tensor, temperature: float) -> Tensor:
@@ -29,8 +29,8 @@ def nt_xent(z: Tensor, temperature: float) -> Tensor:
 class SimCLR(Term):
     """NT-Xent on z."""
 
-    def __init__(self, options: config.SimCLR, network: Network, alone: bool) -> None:
-        super().__init__(options, network, alone)
+    def __init__(self, options: config.SimCLR, network: Network, setting: Setting) -> None:
+        super().__init__(options, network, setting)
         base = options.base_temperature
         self.factor = options.temperature / base if base else 1.0
 

@@ -9,14 +9,14 @@ from effssl import config
 from effssl.network import Network
 from effssl.network.heads import mlp
 from effssl.objectives.byol import mean_cosine
-from effssl.objectives.objective import Outcome, Step, Term
+from effssl.objectives.objective import Outcome, Setting, Step, Term
 
 
 class SimSiam(Term):
     """L = −½ cos(q(z₁), sg z₂) − ½ cos(q(z₂), sg z₁)."""
 
-    def __init__(self, options: config.SimSiam, network: Network, alone: bool) -> None:
-        super().__init__(options, network, alone)
+    def __init__(self, options: config.SimSiam, network: Network, setting: Setting) -> None:
+        super().__init__(options, network, setting)
         self.q = mlp([network.z_dim, options.predictor_hidden, network.z_dim])
 
     def loss(self, step: Step) -> Outcome:

@@ -20,7 +20,7 @@ from effssl.data.loader import Batch, ViewLoader
 from effssl.errors import RequestError, RunFailed
 from effssl.network import build_network
 from effssl.network.loaded import describe, dump_encoder
-from effssl.objectives.objective import Objective, Views, build_objective
+from effssl.objectives.objective import Objective, Setting, Views, build_objective
 from effssl.recipes import Plan
 from effssl.run import Run, write_atomically
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -63,12 +63,12 @@ class Trainer:
     def __init__(self, plan: Plan, data: Data, device: torch.device) -> None:
         config = self.config = plan.config
         self.data = data
-        self.objective = make_objective(plan, device)
+        self.objective = make_objective(plan, device, data)
         self.optimizer = make_optimizer(config.optimizer, self.objective, config.lr)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.loader = ViewLoader(
-            data.train, config.augment, self.objective.large, config.batch_size, config.image_size, config.seed, device,
-            config.workers,
+            data.train, config.augment, self.objective.needs.large, config.batch_size, config.image_size, config.seed,
+            device, config.workers,
         )  # fmt: skip
         self.total_steps = config.epochs * self.loader.steps
         self.position = Position()
@@ -79,7 +79,7 @@ class Trainer:
             self.config.lr, self.config.schedule, self.position.updates, self.loader.steps, self.total_steps
         )
         set_learning_rate(self.optimizer, lr)
-        views = Views(batch.large, batch.index, self.config.seed, batch.step, self.config.batch_size)
+        views = Views(batch.large, batch.index, seed=self.config.seed, step=batch.step, total=self.config.batch_size)
         loss, metrics = self.objective(views)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
@@ -90,8 +90,9 @@ class Trainer:
 
     def _update(self) -> bool:
         """Take the optimizer step; False if the fp16 scaler skipped it, in which case nothing else may move either."""
+        self.scaler.unscale_(self.optimizer)
+        self.objective.before_update(self.position.updates)
         if self.config.optimizer.clip_norm:
-            self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.config.optimizer.clip_norm)
         self.scaler.step(self.optimizer)
         if not self.scaler.is_enabled():
@@ -179,10 +180,20 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
     write_atomically(run.encoder_path, dump_encoder(network.encoder, config))
 
 
-def make_objective(plan: Plan, device: torch.device) -> Objective:
+def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -> Objective:
     """Network and terms on the training device, in the memory layout convolutions like best."""
-    network = build_network(plan.config)
-    objective = build_objective(plan.config, plan.weights, network, plan.instance)
+    config = plan.config
+    setting = Setting(
+        seed=config.seed,
+        alone=not plan.instance,
+        image_size=config.image_size,
+        batch_size=config.batch_size,
+        steps_per_epoch=len(data.train) // config.batch_size if data else 1,
+        labels=data.train.labels if data else None,
+        classes=len(data.train.classes) if data else 0,
+    )
+    network = build_network(config)
+    objective = build_objective(config, plan.weights, network, setting)
     objective = objective.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if plan.config.precision != "float32":
         objective.autocast = partial(torch.autocast, device.type, PRECISIONS[plan.config.precision])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.objectives.objective import Objective, Step, Views
+from effssl.objectives.objective import Objective, Setting, Step, Views
 from effssl.objectives.rotation import Rotation, frozen_statistics
 from effssl.objectives.simclr import nt_xent
 from effssl.recipes import Plan, resolve
@@ -31,7 +31,7 @@ def make(objective: str, **flags) -> Objective:
 def some_views(tiny_photos: Tensor, step: int = 0) -> Views:
     x = tiny_photos[:BATCH].float() / 127.5 - 1
     noise = torch.randn(2, *x.shape, generator=torch.Generator().manual_seed(step)) * 0.1
-    return Views([x + noise[0], (x + noise[1]).flip(-1)], torch.arange(BATCH), 0, step, BATCH)
+    return Views([x + noise[0], (x + noise[1]).flip(-1)], torch.arange(BATCH), step=step, total=BATCH)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_lambda_is_the_weight_of_the_mean_over_both_views(tiny_photos: Tensor) -
 
 def test_rotation_alone_uses_all_four_turns_of_one_view(tiny_photos: Tensor) -> None:
     objective = make("rotation", rotation={"size": 0})
-    assert objective.large == 1
+    assert objective.needs.large == 1
     seen = []
     objective.network.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
     objective(some_views(tiny_photos))
@@ -328,6 +328,6 @@ def test_rotation_modes_say_what_they_need() -> None:
     network = make("byol").network
     from effssl.config import Rotation as Options
 
-    assert Rotation(Options(), network, alone=False).needs.large == 2
-    assert Rotation(Options(views="one"), network, alone=False).needs.large == 1
-    assert Rotation(Options(views="all"), network, alone=False).mode == "all"
+    assert Rotation(Options(), network, Setting()).needs.large == 2
+    assert Rotation(Options(views="one"), network, Setting()).needs.large == 1
+    assert Rotation(Options(views="all"), network, Setting()).mode == "all"
