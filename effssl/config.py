@@ -98,6 +98,12 @@ class Augment:
     solarize: tuple[float, ...] = (0.0,)
     """probability of inverting bright pixels, for all views or per view"""
     solarize_threshold: float = 0.5
+    rotate: bool = False
+    """turn every view by a random number of quarter turns"""
+    small: int = 0
+    """small crops per image (multi-crop), for terms that use them"""
+    small_size: int = 96
+    small_scale: tuple[float, float] = (0.05, 0.14)
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
@@ -126,6 +132,83 @@ class SimCLR:
     temperature: float = 0.2
     base_temperature: float = 0.0
     """multiply the loss by temperature/base_temperature, as SupContrast does; 0 is off"""
+    decoupled: bool = False
+    """leave the positive out of the denominator"""
+    known_labels: float = 0.0
+    """share of images whose label is known and used to drop false negatives from the denominator"""
+    false_negatives: Literal["both", "anchor"] = "both"
+    """drop a pair if both labels are known, or if the anchor's is"""
+
+
+@dataclass(frozen=True)
+class SupCon:
+    """Pull all views of the same class together (supervised contrastive)."""
+
+    weight: float = 1.0
+    temperature: float = 0.1
+    base_temperature: float = 0.0
+    """multiply the loss by temperature/base_temperature; 0 is off"""
+    label_noise: float = 0.0
+    """share of labels replaced by a different class, fixed for the run"""
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """Classify images by their labels: the reference."""
+
+    weight: float = 1.0
+    label_noise: float = 0.0
+    """share of labels replaced by a different class, fixed for the run"""
+
+
+@dataclass(frozen=True)
+class SwAV:
+    """Predict from one view the cluster another view was assigned to."""
+
+    weight: float = 1.0
+    prototypes: int = 100
+    temperature: float = 0.1
+    epsilon: float = 0.05
+    """softness of the assignments; smaller is harder"""
+    iterations: int = 3
+    """of Sinkhorn-Knopp"""
+    queue: int = 0
+    """past projections per view that join the assignment, any number; 0 is none"""
+    queue_from: float = 15.0
+    """epoch from which a full queue is used"""
+    freeze_epochs: float = 1.0
+    """epochs during which the prototypes stay as they are"""
+
+
+@dataclass(frozen=True)
+class MoCo:
+    """Find the momentum network's key of the other view in a queue of keys."""
+
+    weight: float = 1.0
+    temperature: float = 0.1
+    queue: int = 4096
+    """keys of other images, any number"""
+    momentum: float = 0.99
+    symmetric: bool = True
+    """each view is the query once"""
+    key_bn_groups: int = 8
+    """keys run shuffled in so many groups, or batch norm gives the positive away"""
+
+
+@dataclass(frozen=True)
+class Jigsaw:
+    """Tell how nine patches of an image were shuffled."""
+
+    weight: float = 0.4
+    permutations: int = 100
+    seed: int = 0
+    """of the set of permutations"""
+    hidden: int = 256
+    """features per patch"""
+    gray: float = 0.2
+    """probability that a puzzle has no color"""
+    shift: int = 2
+    """largest change of a patch's color, in 1/255 per channel"""
 
 
 @dataclass(frozen=True)
@@ -162,9 +245,21 @@ class Rotation:
     """λ of L = L_base + λ · L_rotation"""
     on: Literal["z", "h"] = "z"
     """the head reads the projection z = g(f(x)) (the paper) or the feature h = f(x) (its released code)"""
-    views: Literal["auto", "one", "two", "all"] = "auto"
-    """rotated views per image: one or two with an own angle each, or all four turns of one view (auto: two beside an
-    instance term, all when it stands alone)"""
+    angles: tuple[float, ...] = (0.0, 90.0, 180.0, 270.0)
+    """the angle set, counter-clockwise; the label is the position in it"""
+    crop: Literal["same", "per_angle"] = "same"
+    """other angles than quarter turns need a crop: the same for all angles, or each its own"""
+    views: Literal["auto", "one", "two", "all", "given"] = "auto"
+    """rotated views per image: one or two with an own angle each, or all angles of one view (auto: two beside an
+    instance term, all when it stands alone); given: the views are rotated already (augment.rotate), no extra pass"""
+    form: Literal["ce", "supcon", "cosine"] = "ce"
+    """tell the angle, contrast by angle, or make two rotations of a view differ"""
+    temperature: float = 0.1
+    """of form supcon"""
+    noise: float = 0.0
+    """probability that a view's label is a different angle"""
+    shared: int = 0
+    """share only so many stages (1 stem, 2–5 blocks, 6 projector) and copy the rest; 0 shares all"""
     size: int = 0
     """side of the rotated views in pixels; 0 is that of the other views"""
     update_stats: bool = True
@@ -177,11 +272,16 @@ TERMS: dict[str, str] = {
     "simclr": "effssl.objectives.simclr:SimCLR",
     "byol": "effssl.objectives.byol:BYOL",
     "simsiam": "effssl.objectives.simsiam:SimSiam",
+    "swav": "effssl.objectives.swav:SwAV",
+    "moco": "effssl.objectives.moco:MoCo",
+    "supcon": "effssl.objectives.supcon:SupCon",
+    "supervised": "effssl.objectives.supervised:Supervised",
     "rotation": "effssl.objectives.rotation:Rotation",
+    "jigsaw": "effssl.objectives.jigsaw:Jigsaw",
 }
 """A term is a field of `Config` with its options, a line here, and a class in `effssl/objectives/`."""
 
-PRETEXT = frozenset({"rotation"})
+PRETEXT = frozenset({"rotation", "jigsaw"})
 """Terms that look at one view at a time; all others compare views of an image."""
 
 
@@ -232,7 +332,12 @@ class Config:
     simclr: SimCLR = field(default_factory=SimCLR)
     byol: BYOL = field(default_factory=BYOL)
     simsiam: SimSiam = field(default_factory=SimSiam)
+    swav: SwAV = field(default_factory=SwAV)
+    moco: MoCo = field(default_factory=MoCo)
+    supcon: SupCon = field(default_factory=SupCon)
+    supervised: Supervised = field(default_factory=Supervised)
     rotation: Rotation = field(default_factory=Rotation)
+    jigsaw: Jigsaw = field(default_factory=Jigsaw)
 
 
 MACHINE_FIELDS = frozenset({"device", "workers", "checkpoint_every"})

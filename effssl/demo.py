@@ -24,7 +24,7 @@ from effssl.errors import RequestError, RunFailed
 from effssl.progress import say, table
 from effssl.run import Run, write_atomically
 
-EPOCHS, SUBSET = 8, 8000
+EPOCHS, SUBSET = 6, 10_000
 HEALTH = ["--health.every", "1", "--health.bank", "5000", "--health.queries", "2500"]
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from effssl import recipes
 from effssl.config import Config, build, differences, read_yaml, to_dict
+from effssl.data.views import Views
 from effssl.errors import RequestError
-from effssl.objectives.objective import Views
 from effssl.recipes import resolve
 from effssl.training.loop import make_objective
 from effssl.training.optimizers import make_optimizer

@@ -1,8 +1,11 @@
-"""Exact rotation by quarter turns, with one angle per image."""
+"""Rotation with one angle per image: exact by quarter turns, bilinear by any other angle."""
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -18,3 +21,48 @@ def rotate_quarters(x: Tensor, turns: Tensor) -> Tensor:
         rows = (turns % 4 == k).nonzero().squeeze(1).to(x.device, non_blocking=True)
         out.index_copy_(0, rows, torch.rot90(x.index_select(0, rows), k, (2, 3)))
     return out
+
+
+def valid_share(degrees: float) -> float:
+    """Side of the largest centered square free of padding after a rotation, as a share of the image's side.
+
+    >>> round(valid_share(45), 4), round(valid_share(30), 4), valid_share(90)
+    (0.7071, 0.7321, 1.0)
+    """
+    angle = math.radians(degrees)
+    return round(1 / (abs(math.cos(angle)) + abs(math.sin(angle))), 12)
+
+
+def rotate_and_crop(x: Tensor, degrees: Tensor, share: Tensor) -> Tensor:
+    """Rotate counter-clockwise about the center, keep the centered square of `share` of the side, at the old size.
+
+    x: N×C×S×S; degrees and share: N, on the CPU. One bilinear sampling does all three.
+    """
+    angle = degrees.double() * (math.pi / 180)
+    cos, sin = torch.cos(angle) * share, torch.sin(angle) * share
+    zero = torch.zeros_like(cos)
+    # Where an output pixel is taken from: the same rotation backwards, in coordinates with y pointing down.
+    matrix = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)  # N×2×3
+    grid = F.affine_grid(matrix.to(x.device, x.dtype, non_blocking=True), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+
+
+def rotate(x: Tensor, labels: Tensor, angles: tuple[float, ...], per_angle: bool = False) -> Tensor:
+    """Rotate each image by the angle that its label (N, on the CPU) names.
+
+    Sets of quarter turns are exact. As soon as the set has another angle, all angles are sampled and cropped alike, by
+    the smallest share in the set, so that neither blur nor zoom gives the angle away; `per_angle` crops each angle by
+    its own share and leaves quarter turns exact.
+    """
+    degrees = torch.tensor(angles)[labels]
+    quarters = (degrees / 90).round().long()
+    exact = [angle % 90 == 0 for angle in angles]
+    if all(exact):
+        return rotate_quarters(x, quarters)
+    shares = torch.tensor([valid_share(angle) for angle in angles])
+    if not per_angle:
+        return rotate_and_crop(x, degrees, shares.min().expand(len(labels)))
+    sampled = rotate_and_crop(x, degrees, shares[labels])
+    rows = torch.tensor(exact)[labels].nonzero().squeeze(1)
+    turned = rotate_quarters(x.index_select(0, rows.to(x.device)), quarters[rows])
+    return sampled.index_copy(0, rows.to(x.device), turned)

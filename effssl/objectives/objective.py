@@ -1,4 +1,4 @@
-"""The shapes every objective is made of: views of a batch, one step over them, a term, and the sum of terms."""
+"""The shapes every objective is made of: one step over the views of a batch, a term, and the sum of terms."""
 
 from __future__ import annotations
 
@@ -12,18 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from effssl.config import TERMS, Config
+from effssl.data.views import Needs, Views
 from effssl.network import Network
-from effssl.randomness import generator, seeded
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What a term reads of a batch; the pipeline makes only what is needed."""
-
-    large: int = 2
-    small: bool = False  # the small crops of multi-crop
-    clean: bool = False  # the image itself, resized, flipped at random and normalized
-    labels: bool = False
+from effssl.randomness import seeded
 
 
 @dataclass(frozen=True)
@@ -37,24 +28,6 @@ class Setting:
     steps_per_epoch: int = 1
     labels: Tensor | None = None  # of all training images, on the CPU
     classes: int = 0
-
-
-@dataclass(frozen=True)
-class Views:
-    """One batch as the terms see it. In a run of many processes a rank holds `rows` of the `total` images."""
-
-    large: list[Tensor]  # each B×3×S×S, normalized
-    index: Tensor  # B, row of each image in the data set, on the CPU
-    small: list[Tensor] = field(default_factory=list)  # each B×3×s×s
-    clean: Tensor | None = None  # B×3×S×S
-    seed: int = 0
-    step: int = 0
-    total: int = 0
-    rows: slice = field(default_factory=lambda: slice(None))
-
-    def generator(self, purpose: str) -> torch.Generator:
-        """The random numbers of one purpose in this step, for the whole batch over all ranks."""
-        return generator(self.seed, purpose, self.step)
 
 
 class Step:
@@ -153,12 +126,7 @@ class Objective(nn.Module):
     def needs(self) -> Needs:
         """What the terms need together."""
         each = [term.needs for _, term in self.items()]
-        return Needs(
-            max(n.large for n in each),
-            any(n.small for n in each),
-            any(n.clean for n in each),
-            any(n.labels for n in each),
-        )
+        return Needs(max(n.large for n in each), any(n.small for n in each), any(n.clean for n in each))
 
     def outcomes(self, views: Views) -> dict[str, Outcome]:
         """Every term's own loss and figures."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from effssl import config
 from effssl.augment.crop import resize
-from effssl.augment.rotate import rotate_quarters
+from effssl.augment.rotate import rotate
+from effssl.data.views import Needs
+from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.network.heads import mlp
-from effssl.objectives.objective import Needs, Outcome, Setting, Step, Term
-
-ANGLES = 4  # 0°, 90°, 180°, 270°; the label is the number of quarter turns
+from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.supcon import sup_con
 
 
 class Rotation(Term):
@@ -28,30 +30,80 @@ class Rotation(Term):
     def __init__(self, options: config.Rotation, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.mode = ("all" if setting.alone else "two") if options.views == "auto" else options.views
-        self.needs = Needs(large=2 if self.mode == "two" else 1)
+        self.needs = Needs(large=2 if self.mode in ("two", "given") else 1)
+        if len(options.angles) < 2 or len(set(options.angles)) < len(options.angles):
+            raise RequestError(f"rotation.angles {options.angles} must be at least two different angles")
         inputs = network.z_dim if options.on == "z" else network.h_dim
-        self.r = mlp([inputs, options.hidden or network.hidden, ANGLES])
+        self.r = mlp([inputs, options.hidden or network.hidden, len(options.angles)])
+        stages = network.stages()
+        self.depth = len(stages) - (options.on == "h")  # stages that lead to the head's input
+        if options.shared:
+            if not 0 < options.shared <= self.depth:
+                raise RequestError(
+                    f"rotation.shared is {options.shared}; this network has {self.depth} stages to share"
+                )
+            self.branch = nn.Sequential(*copy.deepcopy(stages[options.shared : self.depth]))
 
     def loss(self, step: Step) -> Outcome:
-        views = step.views
-        x = torch.cat(views.large[: self.needs.large])
-        if self.options.size and self.options.size != x.shape[-1]:
-            x = resize(x, self.options.size)  # before rotating, which commutes with it: fewer pixels to move
+        if self.mode == "given":
+            return self._classify(step, step.z() if self.options.on == "z" else step.h(), step.views.angle)
+        labels = self._labels(step)
+        x = self._rotated(step, labels)
+        features = self._features(step, x)
+        if self.options.form == "cosine":
+            return Outcome(self._cosine(step, features, labels))
+        return self._classify(step, features, self._noisy(step, labels))
+
+    def _labels(self, step: Step) -> Tensor:
+        """The position in the angle set of every rotated view, (views·B) on the CPU."""
+        views, angles = step.views, len(self.options.angles)
         if self.mode == "all":
-            turns = torch.arange(ANGLES).repeat_interleave(len(x))
-            x = x.repeat(ANGLES, 1, 1, 1)
-        else:
-            drawn = torch.randint(ANGLES, (self.needs.large, views.total), generator=views.generator("angles"))
-            turns = drawn[:, views.rows].reshape(-1)
-        x = rotate_quarters(x, turns)
+            return torch.arange(angles).repeat_interleave(len(views.large[0]))
+        drawn = torch.randint(angles, (self.needs.large, views.total), generator=views.generator("angles"))
+        return drawn[:, views.rows].reshape(-1)
+
+    def _rotated(self, step: Step, labels: Tensor) -> Tensor:
+        x = torch.cat(step.views.large[: self.needs.large])
+        if self.options.size and self.options.size != x.shape[-1]:
+            x = resize(x, self.options.size)  # before rotating: fewer pixels to move
+        x = x.repeat(len(labels) // len(x), 1, 1, 1)
+        return rotate(x, labels, self.options.angles, self.options.crop == "per_angle")
+
+    def _features(self, step: Step, x: Tensor) -> Tensor:
+        """The head's input: through the network, or through its shared stages and an own copy of the rest."""
         with frozen_statistics(step.network, not self.options.update_stats):
-            features = step.run(step.network.f, x)
-            if self.options.on == "z":
-                features = step.run(step.network.g, features)
+            if self.options.shared:
+                return step.run(lambda y: self.branch(step.network.run(y, stop=self.options.shared)), x)
+            h = step.run(step.network.f, x)
+            return step.run(step.network.g, h) if self.options.on == "z" else h
+
+    def _noisy(self, step: Step, labels: Tensor) -> Tensor:
+        """With probability `noise` a label becomes a different one, drawn afresh for every view."""
+        if not self.options.noise:
+            return labels
+        views, angles, count = step.views, len(self.options.angles), len(labels) // len(step.views.large[0])
+        g = views.generator("angle noise")
+        wrong = (torch.rand(count, views.total, generator=g) < self.options.noise)[:, views.rows].reshape(-1)
+        shift = torch.randint(1, angles, (count, views.total), generator=g)[:, views.rows].reshape(-1)
+        return torch.where(wrong, (labels + shift) % angles, labels)
+
+    def _classify(self, step: Step, features: Tensor, labels: Tensor | None) -> Outcome:
+        assert labels is not None, "views were not rotated: set augment.rotate"
+        labels = labels.to(features.device, non_blocking=True)
+        if self.options.form == "supcon":
+            return Outcome(sup_con(features, labels, self.options.temperature))
         logits = step.run(self.r, features)
-        turns = turns.to(logits.device, non_blocking=True)
-        right = (logits.detach().argmax(1) == turns).float().mean()
-        return Outcome(F.cross_entropy(logits, turns), {"rotation_accuracy": right})
+        right = (logits.detach().argmax(1) == labels).float().mean()
+        return Outcome(F.cross_entropy(logits, labels), {"rotation_accuracy": right})
+
+    def _cosine(self, step: Step, features: Tensor, labels: Tensor) -> Tensor:
+        """Mean cosine between each rotated view and the same view under another angle: to be minimized."""
+        views, angles = step.views, len(self.options.angles)
+        count = len(labels) // len(views.large[0])
+        g = views.generator("second angles")
+        shift = torch.randint(1, angles, (count, views.total), generator=g)[:, views.rows].reshape(-1)
+        other = (labels + shift) % angles
+        return F.cosine_similarity(features, self._features(step, self._rotated(step, other)), dim=1).mean()
 
 
 @contextmanager

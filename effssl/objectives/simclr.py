@@ -8,13 +8,15 @@ from torch import Tensor
 
 from effssl import config
 from effssl.network import Network
+from effssl.objectives.labels import known_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
 
 
-def nt_xent(z: Tensor, temperature: float) -> Tensor:
+def nt_xent(z: Tensor, temperature: float, drop: Tensor | None = None, decoupled: bool = False) -> Tensor:
     """−mean over 2B anchors of log softmax over the 2B − 1 other views, at the anchor's partner.
 
-    z: (2·B)×D, first all first views, then all second ones. Two identical pairs at right angles:
+    z: (2·B)×D, first all first views, then all second ones. `drop`, B×B: pairs of images (anchor, other) that are left
+    out of the denominator. `decoupled` leaves the positive out of it too. Two identical pairs at right angles:
 
     >>> nt_xent(torch.tensor([[1., 0.], [0., 1.], [1., 0.], [0., 1.]]), 1.0)  # log(e + 1 + 1) − 1
     tensor(0.5514)
@@ -22,17 +24,41 @@ def nt_xent(z: Tensor, temperature: float) -> Tensor:
     z = F.normalize(z, dim=1)
     similarity = z @ z.T / temperature  # 2B×2B
     similarity.fill_diagonal_(-torch.inf)
-    anchors = torch.arange(len(z), device=z.device)
-    return F.cross_entropy(similarity, anchors.roll(len(z) // 2))
+    partner = torch.arange(len(z), device=z.device).roll(len(z) // 2)
+    if drop is not None:
+        similarity = similarity.masked_fill(drop.repeat(2, 2), -torch.inf)
+    if decoupled:
+        positive = similarity.gather(1, partner[:, None]).squeeze(1)
+        others = similarity.scatter(1, partner[:, None], -torch.inf)
+        return (others.logsumexp(1) - positive).mean()
+    return F.cross_entropy(similarity, partner)
+
+
+def same_class(labels: Tensor, known: Tensor, mode: str) -> Tensor:
+    """False negatives, B×B: images of the anchor's class, as far as labels are known; never the anchor itself.
+
+    `both`: the labels of both images must be known. `anchor`: that of the anchor is enough.
+    """
+    known_pairs = known[:, None] & known[None, :] if mode == "both" else known[:, None].expand(-1, len(known))
+    drop = (labels[:, None] == labels[None, :]) & known_pairs
+    return drop.fill_diagonal_(False)
 
 
 class SimCLR(Term):
-    """NT-Xent on z."""
+    """NT-Xent on z; with `known_labels` false negatives that a fraction of the labels reveals are left out."""
 
     def __init__(self, options: config.SimCLR, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         base = options.base_temperature
         self.factor = options.temperature / base if base else 1.0
+        if options.known_labels > 0:
+            self.labels = required_labels(setting, "simclr with known_labels")
+            self.known = known_labels(self.labels, options.known_labels, setting.seed)
 
     def loss(self, step: Step) -> Outcome:
-        return Outcome(self.factor * nt_xent(step.z(), self.options.temperature))
+        z, drop = step.z(), None
+        if self.options.known_labels > 0:
+            index = step.views.index
+            drop = same_class(self.labels[index], self.known[index], self.options.false_negatives)
+            drop = drop.to(z.device, non_blocking=True)
+        return Outcome(self.factor * nt_xent(z, self.options.temperature, drop, self.options.decoupled))

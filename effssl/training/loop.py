@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from effssl.data import Data
-from effssl.data.loader import Batch, ViewLoader
+from effssl.data.loader import ViewLoader
+from effssl.data.views import Views
 from effssl.errors import RequestError, RunFailed
 from effssl.network import build_network
 from effssl.network.loaded import describe, dump_encoder
-from effssl.objectives.objective import Objective, Setting, Views, build_objective
+from effssl.objectives.objective import Objective, Setting, build_objective
 from effssl.recipes import Plan
 from effssl.run import Run, write_atomically
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -67,19 +68,18 @@ class Trainer:
         self.optimizer = make_optimizer(config.optimizer, self.objective, config.lr)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.loader = ViewLoader(
-            data.train, config.augment, self.objective.needs.large, config.batch_size, config.image_size, config.seed,
-            device, config.workers,
+            data.train, config.augment, self.objective.needs, config.batch_size, config.image_size, config.seed, device,
+            config.workers,
         )  # fmt: skip
         self.total_steps = config.epochs * self.loader.steps
         self.position = Position()
 
-    def step(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """One batch: loss, gradient, update. What comes back are tensors, so that nobody waits for the device."""
         lr = learning_rate(
             self.config.lr, self.config.schedule, self.position.updates, self.loader.steps, self.total_steps
         )
         set_learning_rate(self.optimizer, lr)
-        views = Views(batch.large, batch.index, seed=self.config.seed, step=batch.step, total=self.config.batch_size)
         loss, metrics = self.objective(views)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
@@ -101,10 +101,10 @@ class Trainer:
         self.scaler.update()
         return self.scaler.get_scale() >= before
 
-    def counted_step(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def counted_step(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """The first step of a run is counted, not estimated: forward and backward of every pass of every term."""
         with FlopCounterMode(display=False) as counter:
-            result = self.step(batch)
+            result = self.step(views)
         self.position.flops = counter.get_total_flops()
         return result
 
@@ -147,8 +147,8 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
         while at.epoch < config.epochs:
             started = time.perf_counter()
             sums: dict[str, Tensor] = {}
-            for i, batch in enumerate(loader.epoch(at.epoch), start=1):
-                loss, metrics = trainer.step(batch) if at.flops else trainer.counted_step(batch)
+            for i, views in enumerate(loader.epoch(at.epoch), start=1):
+                loss, metrics = trainer.step(views) if at.flops else trainer.counted_step(views)
                 for name, value in {"loss": loss, **metrics}.items():
                     sums[name] = sums[name] + value if name in sums else value
                 if i % CHECK_EVERY == 0 or i == loader.steps:

@@ -13,6 +13,7 @@ import effssl
 from effssl.config import Augment
 from effssl.data import ArrayImages, FolderImages, open_data
 from effssl.data.loader import ViewLoader, clean_batches
+from effssl.data.views import Needs
 
 CPU = torch.device("cpu")
 
@@ -26,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def loader(images, workers: int = 0, batch: int = 4, views: int = 2, **flags) -> ViewLoader:
-    return ViewLoader(images, Augment(**flags), views, batch, 32, 0, CPU, workers)
+    return ViewLoader(images, Augment(**flags), Needs(large=views), batch, 32, 0, CPU, workers)
 
 
 def test_each_image_once_per_epoch_and_another_order_next(photos: Tensor) -> None:

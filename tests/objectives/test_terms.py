@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.objectives.objective import Objective, Setting, Step, Views
+from effssl.data.views import Views
+from effssl.objectives.objective import Objective, Setting, Step
 from effssl.objectives.rotation import Rotation, frozen_statistics
 from effssl.objectives.simclr import nt_xent
 from effssl.recipes import Plan, resolve

@@ -1,0 +1,38 @@
+"""One batch as the terms see it, and what they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from effssl.randomness import generator
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a term reads of a batch; only what is needed is made."""
+
+    large: int = 2
+    small: bool = False  # the small crops of multi-crop, if the run has any
+    clean: bool = False  # the image itself: resized, flipped at random, normalized
+
+
+@dataclass(frozen=True)
+class Views:
+    """Views of one batch, on the training device. In a run of many processes a rank holds `rows` of `total` images."""
+
+    large: list[Tensor]  # each B×3×S×S, normalized
+    index: Tensor  # B, row of each image in the data set, on the CPU
+    small: list[Tensor] = field(default_factory=list)  # each B×3×s×s
+    clean: Tensor | None = None  # B×3×S×S
+    angle: Tensor | None = None  # (n·B) quarter turns of the large views, where rotation is an augmentation; on the CPU
+    seed: int = 0
+    step: int = 0
+    total: int = 0
+    rows: slice = field(default_factory=lambda: slice(None))
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """The random numbers of one purpose in this step, for the whole batch over all ranks."""
+        return generator(self.seed, purpose, self.step)

@@ -1,0 +1,42 @@
+"""Supervised contrastive learning: all views of the same class are positives. Khosla et al. 2020."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from effssl import config
+from effssl.network import Network
+from effssl.objectives.labels import noisy_labels, required_labels
+from effssl.objectives.objective import Outcome, Setting, Step, Term
+
+
+def sup_con(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Mean over anchors of −mean over their positives of log softmax over all other views.
+
+    z: N×D, labels: N. An anchor without any positive does not count.
+    """
+    z = F.normalize(z, dim=1)
+    similarity = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # N×N
+    log_p = similarity - similarity.logsumexp(1, keepdim=True)
+    positive = (labels[:, None] == labels[None, :]).fill_diagonal_(False)
+    count = positive.sum(1)
+    per_anchor = -torch.where(positive, log_p, 0.0).sum(1) / count.clamp(min=1)
+    return per_anchor.sum() / (count > 0).sum().clamp(min=1)
+
+
+class SupCon(Term):
+    """SupCon on z, with a fixed share of wrong labels if told."""
+
+    def __init__(self, options: config.SupCon, network: Network, setting: Setting) -> None:
+        super().__init__(options, network, setting)
+        labels = required_labels(setting, "supcon")
+        self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed)
+        base = options.base_temperature
+        self.factor = options.temperature / base if base else 1.0
+
+    def loss(self, step: Step) -> Outcome:
+        z = step.z()
+        labels = self.labels[step.views.index].to(z.device, non_blocking=True)
+        return Outcome(self.factor * sup_con(z, labels.repeat(2), self.options.temperature))
