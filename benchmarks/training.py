@@ -10,8 +10,9 @@ import torch
 from benchmarks.augmentation import photo_tiles
 from benchmarks.timing import interleaved
 from effssl.data import ArrayImages, Data
+from effssl.device import pick_device
 from effssl.recipes import resolve
-from effssl.training.loop import Trainer, pick_device
+from effssl.training.loop import Trainer
 
 CASES = {
     "small encoder, byol": ("byol", {"recipe": "cpu-byol"}, 16),

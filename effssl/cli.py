@@ -20,6 +20,7 @@ from effssl.errors import RequestError, RunFailed, did_you_mean
 VERBS = {
     "pretrain": "train an encoder on images without labels",
     "eval": "measure a trained encoder: effssl eval knn|linear RUN",
+    "saliency": "maps for crops that show what an image is about: effssl saliency RUN --out maps.npz",
     "recipes": "list the recipes, or show one: effssl recipes [NAME]",
 }
 HELP = """effssl: efficient self-supervised learning of visual representations
@@ -65,10 +66,12 @@ def main(argv: list[str] | None = None) -> None:
         _fail(str(error), 2)
     except RunFailed as error:
         _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail("stopped; go on with --resume auto", 130)
     except BrokenPipeError:  # the reader of our output (head, less) had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # disk full, permission denied
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
+    except KeyboardInterrupt:
+        _fail("stopped; go on with --resume auto", 130)
 
 
 def _fail(message: str, code: int) -> None:
@@ -88,7 +91,7 @@ def _dispatch(args: list[str]) -> None:
     verb, rest = args[0], args[1:]
     if verb not in VERBS:
         raise RequestError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}; verbs: {', '.join(VERBS)}")
-    {"pretrain": _pretrain, "eval": _eval, "recipes": _recipes}[verb](rest)
+    {"pretrain": _pretrain, "eval": _eval, "saliency": _saliency, "recipes": _recipes}[verb](rest)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -172,6 +175,7 @@ def evaluate(
     temperature: float = 0.1,
     lr: float = 0.0,
     epochs: int = 100,
+    device: str = "auto",
 ) -> None:
     """Measure a trained encoder and add the score, with its protocol, to the run's results.json.
 
@@ -184,6 +188,7 @@ def evaluate(
         temperature: knn: temperature of the vote
         lr: linear: learning rate; 0 chooses it on a validation split of train
         epochs: linear: epochs of the probe
+        device: where the encoder runs: auto, cpu, cuda, mps
     """
     from effssl.progress import table
     from effssl.run import Run, write_atomically
@@ -191,7 +196,7 @@ def evaluate(
     settings: dict[str, Any] = (
         {"lr": lr or None, "epochs": epochs} if what == "linear" else {"k": k, "temperature": temperature}
     )
-    score = Run(run).evaluate(what, data or None, **settings)
+    score = Run(run).evaluate(what, data or None, device, **settings)
     if out:
         write_atomically(Path(out), json.dumps(score.record(), indent=2) + "\n")
     rows = [("accuracy", f"{score.accuracy:.2f} %")]
@@ -200,9 +205,34 @@ def evaluate(
     table(f"{what} of {run} on {score.source['data']}", ("", ""), rows)
 
 
+def _saliency(args: list[str]) -> None:
+    import tyro
+
+    tyro.cli(saliency, args=args, prog="effssl saliency")
+
+
+def saliency(run: str, /, out: str, data: str = "") -> None:
+    """Store Grad-CAM maps of all training images, for `effssl pretrain --augment.saliency`.
+
+    Args:
+        run: run folder of an encoder trained with the supervised term
+        out: .npz file to write
+        data: another data set than the run's own
+    """
+    from effssl.data import open_data
+    from effssl.evaluation.saliency import saliency_maps
+    from effssl.run import Run
+
+    source = Run(run)
+    print(f"maps: {saliency_maps(source, open_data(data) if data else source.data(), out)}")
+
+
 def _recipes(args: list[str]) -> None:
     from effssl import recipes
 
+    if args and args[0] in ("-h", "--help"):
+        print("usage: effssl recipes [NAME]\n\nList all recipes with their cost and score, or print one.")
+        return
     if not args:
         for name in recipes.names():
             about = recipes.about(name)

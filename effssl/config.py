@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -98,6 +97,10 @@ class Augment:
     solarize: tuple[float, ...] = (0.0,)
     """probability of inverting bright pixels, for all views or per view"""
     solarize_threshold: float = 0.5
+    saliency: str = ""
+    """file of saliency maps (effssl saliency); crops then cover more saliency than the image has on average"""
+    saliency_share: float = 1.0
+    """share of samples whose crops are chosen by saliency"""
     rotate: bool = False
     """turn every view by a random number of quarter turns"""
     small: int = 0
@@ -118,6 +121,10 @@ class Health:
     """at most so many training images are neighbors"""
     queries: int = 5_000
     """at most so many validation images are classified"""
+    snr: bool = False
+    """log the gradient's signal-to-noise ratio"""
+    snr_beta: float = 0.99
+    """memory of its running averages"""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -260,8 +267,8 @@ class Rotation:
     """probability that a view's label is a different angle"""
     shared: int = 0
     """share only so many stages (1 stem, 2–5 blocks, 6 projector) and copy the rest; 0 shares all"""
-    size: int = 0
-    """side of the rotated views in pixels; 0 is that of the other views"""
+    size: float = 0.0
+    """side of the rotated views in pixels, or below 1 as a share of the other views' side; 0 is the same side"""
     update_stats: bool = True
     """rotated views move the running statistics of batch norm"""
     hidden: int = 0
@@ -386,7 +393,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return tuple(_convert(item, one, where) for item, one in zip(items, inner, strict=True))
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    if isinstance(hint, types.UnionType) or type(value) is not hint:
+    if type(value) is not hint:
         raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {value!r}")
     return value
 
@@ -431,14 +438,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted names.
+
+    >>> flatten({"rotation": {"on": "z"}, "lr": 0.1})
+    {'rotation.on': 'z', 'lr': 0.1}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return out
+
+
 def differences(old: Config, new: Config) -> list[str]:
     """What differs between two configs and matters for the result, one line each."""
-
-    def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for key, value in values.items():
-            out |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-        return out
-
-    a, b = flat(to_dict(old)), flat(to_dict(new))
+    a, b = flatten(to_dict(old)), flatten(to_dict(new))
     return [f"{key}: {a[key]} → {b[key]}" for key in a if key not in MACHINE_FIELDS and a[key] != b[key]]

@@ -59,9 +59,14 @@ def main(argv: list[str] | None = None) -> None:
         data = args.data or choose_data()
         jobs = [(arm, seed) for seed in range(args.seeds) for arm in ARMS]
         with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(run_arm, arm, seed, data, out) for arm, seed in jobs]:
-                done.result()
-        results = {arm.name: [measure(out, arm, seed) for seed in range(args.seeds)] for arm in ARMS}
+            running = [pool.submit(run_arm, arm, seed, data, out) for arm, seed in jobs]
+            try:
+                for done in running:
+                    done.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # a failed arm ends the demo; those that wait are not begun
+                raise
+        results = {arm.name: [measure(out, arm, seed, data) for seed in range(args.seeds)] for arm in ARMS}
         write_atomically(out / "results.json", json.dumps({"data": data, "arms": results}, indent=2) + "\n")
         print_table(results, data, args.seeds)
         draw(results, out / "demo.png")
@@ -84,9 +89,9 @@ def choose_data() -> str:
         return "digits"
 
 
-def folder_of(out: Path, arm: Arm, seed: int) -> Path:
+def folder_of(out: Path, arm: Arm, seed: int, data: str) -> Path:
     """Where an arm's run lies."""
-    return out / f"{arm.name}-{seed}"
+    return out / f"{data}-{arm.name}-{seed}"
 
 
 def run_arm(arm: Arm, seed: int, data: str, out: Path) -> None:
@@ -94,7 +99,7 @@ def run_arm(arm: Arm, seed: int, data: str, out: Path) -> None:
     command = [sys.executable, "-m", "effssl", "pretrain", "--data", data, "--recipe", "cpu-byol", *arm.flags]
     command += ["--epochs", str(EPOCHS), "--seed", str(seed), *HEALTH, "--device", "cpu", "--resume", "auto"]
     command += ["--subset", str(SUBSET)] if data == "cifar10" else []
-    command += ["--out", str(folder_of(out, arm, seed))]
+    command += ["--out", str(folder_of(out, arm, seed, data))]
     # Two threads on two cores would fight with the other arm; one each is the fastest.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
@@ -112,12 +117,13 @@ def run_arm(arm: Arm, seed: int, data: str, out: Path) -> None:
 _printing = threading.Lock()
 
 
-def measure(out: Path, arm: Arm, seed: int) -> dict[str, Any]:
+def measure(out: Path, arm: Arm, seed: int, data: str) -> dict[str, Any]:
     """Scores on test, cost, and the validation curve of a finished run."""
-    run = Run(folder_of(out, arm, seed))
+    run = Run(folder_of(out, arm, seed, data))
     stored = run.results()
-    knn = stored["knn"]["accuracy"] if "knn" in stored else run.knn().accuracy
-    linear = stored["linear"]["accuracy"] if "linear" in stored else run.linear().accuracy
+    knn = stored["demo knn"] if "demo knn" in stored else run.knn().accuracy
+    linear = stored["demo linear"] if "demo linear" in stored else run.linear().accuracy
+    write_atomically(run.results_path, json.dumps(run.results() | {"demo knn": knn, "demo linear": linear}, indent=2))
     lines = run.metrics()
     return {
         "knn": knn,

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from effssl.config import differences
+from effssl.config import differences, read_yaml
 from effssl.errors import RequestError
 from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
@@ -18,13 +18,12 @@ SMALLEST_SIZE = 16  # smaller images are enlarged to this: encoders halve an ima
 
 def pretrain(
     data: str = "",
-    objective: str = "byol+rotation",
+    objective: str | None = None,
     *,
     out: str | Path | None = None,
     resume: str = "never",
     config: str | Path | None = None,
     quiet: bool = False,
-    label: str = "",
     **settings: Any,
 ) -> Run:
     """Pretrain an encoder and return its run.
@@ -35,9 +34,9 @@ def pretrain(
     flags = dict(settings)
     if data:
         flags["data"] = data
-    if objective != "byol+rotation" or config is None:
+    if objective:
         flags["objective"] = objective
-    return execute(flags, out, resume, config, quiet, label)
+    return execute(flags, out, resume, config, quiet)
 
 
 def execute(
@@ -46,19 +45,24 @@ def execute(
     resume: str = "never",
     config: str | Path | None = None,
     quiet: bool = False,
-    label: str = "",
 ) -> Run:
     """Carry out a request; `flags` holds only what was really said."""
     from effssl.data import open_data
+    from effssl.device import pick_device
     from effssl.training.display import Display
-    from effssl.training.loop import Trainer, pick_device, train
+    from effssl.training.loop import Trainer, train
 
     if resume not in ("never", "auto"):
         raise RequestError(f"resume is {resume!r}; choose never or auto")
     keep_freed_memory()
-    display = Display(quiet, label)
-    device = pick_device(flags.get("device", "auto"))
-    plan = resolve(flags, Path(config) if config else None, accelerator=device.type != "cpu")
+    display = Display(quiet)
+    file = Path(config) if config else None
+    wanted = flags.get("device") or (read_yaml(file).get("device") if file else None)
+    device = pick_device(str(wanted or "auto"))
+    plan = resolve(flags, file, accelerator=device.type != "cpu")
+    source = Path(plan.config.data).expanduser()
+    if plan.config.data and source.exists():  # a run may be evaluated from another folder than it was started in
+        plan = dataclasses.replace(plan, config=dataclasses.replace(plan.config, data=str(source.resolve())))
     folder = Path(out) if out else default_folder(plan)
     if resume == "never":
         refuse_to_overwrite(folder)

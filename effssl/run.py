@@ -20,6 +20,8 @@ from effssl.config import Config, build, read_yaml, to_dict
 from effssl.errors import RequestError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from effssl.data import Data
     from effssl.evaluation import Score
     from effssl.network.loaded import LoadedEncoder
@@ -45,9 +47,13 @@ class Run:
     def create(cls, folder: str | Path, config: Config) -> Run:
         """Make a new run folder."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         values = to_dict(config) | {"versions": versions()}
-        write_atomically(folder / "config.yaml", yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "config.yaml").open("x") as file:  # fails if another process was faster
+                yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)
+        except OSError as error:
+            raise RequestError(f"the run folder {folder} cannot be made: {error.strerror}") from None
         return cls(folder)
 
     config_path = property(lambda self: self.folder / "config.yaml")
@@ -72,7 +78,9 @@ class Run:
         """All logged lines, in order."""
         if not self.metrics_path.exists():
             return []
-        return [json.loads(line) for line in self.metrics_path.read_text().splitlines()]
+        lines = self.metrics_path.read_text().splitlines(keepends=True)
+        # A run that was killed while writing may leave half a line at the end.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -103,6 +111,21 @@ class Run:
             raise RequestError(f"the run {self.folder} is not finished; go on with --resume auto")
         return load_encoder(self.encoder_path)
 
+    def classifier(self) -> nn.Linear:
+        """The linear layer that a run with the supervised term trained on its features."""
+        from torch import nn
+
+        from effssl.training.checkpoint import load_checkpoint
+
+        state = load_checkpoint(self.checkpoint_path)
+        weights = {} if state is None else state["objective"]
+        if "terms.supervised.classifier.weight" not in weights:
+            raise RequestError(f"{self.folder} was not trained with the supervised term")
+        weight = weights["terms.supervised.classifier.weight"]
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.weight.data, layer.bias.data = weight, weights["terms.supervised.classifier.bias"]
+        return layer.requires_grad_(False)
+
     def knn(self, **settings: Any) -> Score:
         """k-nearest-neighbor accuracy of the encoder on the test images."""
         return self.evaluate("knn", **settings)
@@ -111,13 +134,14 @@ class Run:
         """Accuracy of a linear layer trained on the frozen encoder."""
         return self.evaluate("linear", **settings)
 
-    def evaluate(self, what: str, data: str | None = None, **settings: Any) -> Score:
+    def evaluate(self, what: str, data: str | None = None, device: str = "auto", **settings: Any) -> Score:
         """Evaluate the encoder and add the score to results.json."""
         from effssl.data import open_data
+        from effssl.device import pick_device
         from effssl.evaluation import evaluate
 
         source = open_data(data, self.config.labels) if data else self.data()
-        score = evaluate(what, self.encoder(), source, **settings)
+        score = evaluate(what, self.encoder().to(pick_device(device)), source, **settings)
         results = self.results() | {what if data is None else f"{what}@{data}": score.record()}
         write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
         return score

@@ -22,9 +22,9 @@ def test_demo_runs_and_is_not_repeated(
     results = json.loads((in_tmp / "here/results.json").read_text())
     byol, paper = results["arms"]["byol"][0], results["arms"]["paper"][0]
     assert paper["mflop_per_image"] / byol["mflop_per_image"] == pytest.approx(1.75, abs=0.15)
-    before = (in_tmp / "here/byol-0/encoder.safetensors").stat().st_mtime_ns
+    before = (in_tmp / "here/digits-byol-0/encoder.safetensors").stat().st_mtime_ns
     demo.main(["--data", "digits", "--out", "here"])
-    assert (in_tmp / "here/byol-0/encoder.safetensors").stat().st_mtime_ns == before
+    assert (in_tmp / "here/digits-byol-0/encoder.safetensors").stat().st_mtime_ns == before
 
 
 def test_epochs_to_reach() -> None:

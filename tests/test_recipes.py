@@ -9,25 +9,26 @@ import torch
 from torch import Tensor
 
 from effssl import recipes
-from effssl.config import Config, build, differences, read_yaml, to_dict
-from effssl.data.views import Views
+from effssl.config import PRETEXT, Config, build, differences, read_yaml, to_dict
+from effssl.data import ArrayImages, Data
 from effssl.errors import RequestError
 from effssl.recipes import resolve
-from effssl.training.loop import make_objective
-from effssl.training.optimizers import make_optimizer
+from effssl.training.loop import Trainer
 
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_loads_builds_and_takes_a_step(name: str, photos: Tensor) -> None:
-    term = name.split("-")[-1]
-    objective = term if term == "rotation" else f"{term}+rotation"
-    plan = resolve({"data": "x", "objective": objective, "recipe": name, "batch_size": 4, "image_size": 32})
-    made = make_objective(plan, torch.device("cpu"))
-    optimizer = make_optimizer(plan.config.optimizer, made, plan.config.lr)
-    x = photos[:4, :, :32, :32].float() / 255
-    loss, _ = made(Views([x, x.flip(-1)], torch.arange(4), total=4))
-    loss.backward()
-    optimizer.step()
+    """As it stands, but for the size of images, batch and queue."""
+    term = name.split("-")[1]
+    objective = term if term in PRETEXT else f"{term}+rotation"
+    batch = 16 if term == "moco" else 4  # its keys run in eight groups
+    size = 64 if term == "jigsaw" else 32
+    flags = {"data": "x", "objective": objective, "recipe": name, "batch_size": batch, "image_size": size}
+    small = {"small_size": 16} if read_yaml(recipes.FOLDER / f"{name}.yaml")["augment"].get("small") else {}
+    plan = resolve(flags | {"moco": {"queue": 32}, "augment": small})
+    data = Data("photos", ArrayImages(photos[:16], torch.arange(16) % 4, list("abcd")))
+    trainer = Trainer(plan, data, torch.device("cpu"))
+    loss, _ = trainer.step(next(trainer.loader.epoch(0)))
     assert torch.isfinite(loss)
     text = (recipes.FOLDER / f"{name}.yaml").read_text()
     assert f"--recipe {name}" in text  # the command
@@ -55,7 +56,11 @@ def test_the_papers_numbers() -> None:
         ("cifar100", "rotation", True, "cifar100-rotation"),
         ("photos", "simsiam + 0.1*rotation", True, "images-simsiam"),
         ("cifar10", "simclr", False, "cpu-simclr"),
-        ("photos", "rotation+byol", False, "cpu-rotation"),
+        ("photos", "rotation+byol", False, "cpu-byol"),
+        ("digits", "byol", True, "cifar10-byol"),
+        ("photos", "swav+rotation", True, "imagenet100-swav"),
+        ("photos", "supcon", True, "cifar10-supcon"),
+        ("photos", "jigsaw", False, "cpu-jigsaw"),
     ],
 )
 def test_auto_chooses(data: str, objective: str, accelerator: bool, name: str) -> None:
@@ -126,3 +131,29 @@ def test_config_survives_yaml(tmp_path: Path) -> None:
 def test_wrong_values_are_named(values: dict, says: str) -> None:
     with pytest.raises(RequestError, match=says):
         build(Config, values, "test")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"checkpoint_every": 0}, "checkpoint_every is 0"),
+        ({"augment": {"blur": []}}, "augment.blur"),
+        ({"augment": {"flip": 7.0}}, "between 0 and 1"),
+        ({"augment": {"std": [0.0, 1.0, 1.0]}}, "augment.std"),
+        ({"augment": {"blur_kernel": 4}}, "must be odd"),
+        ({"optimizer": {"momentum": -1.0}}, "optimizer.momentum"),
+        ({"optimizer": {"nesterov": True, "momentum": 0.0}}, "nesterov"),
+        ({"rotation": {"weight": -1.0}}, "rotation.weight"),
+        ({"moco": {"queue": 0}}, "moco.queue"),
+        ({"epochs": 3, "schedule": {"warmup_epochs": 3.0}}, "warm-up leave nothing"),
+    ],
+)
+def test_values_out_of_range_are_named(flags: dict, says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        resolve({"data": "x"} | flags)
+
+
+def test_a_files_warm_up_is_shortened_like_a_recipes(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("epochs: 100\nschedule: {warmup_epochs: 10}\n")
+    plan = resolve({"data": "x", "objective": "byol", "epochs": 2}, tmp_path / "old.yaml")
+    assert plan.config.schedule.warmup_epochs == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""From images to one random view each: crop and flip, jitter, gray, blur, solarize, normalize."""
+"""One random view per image: crop and flip (`cut`), then jitter, gray, blur, solarize, normalize (`recolor`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from effssl.augment import blur, color, crop
 from effssl.config import Augment
 
+SALIENCY_TRIES = 10  # boxes drawn per view where a crop must beat its image's mean saliency
 GROUP = 64  # images that share one order of the jitter's four operations
 _JITTER = (color.brightness, color.contrast, color.saturation, color.hue)
 
@@ -18,7 +19,7 @@ _JITTER = (color.brightness, color.contrast, color.saturation, color.hue)
 class Draws:
     """The random parameters of one view of N images, on the CPU. Rows can be sliced, e.g. by rank."""
 
-    box: Tensor  # N×numbers, see crop.draw_box_numbers
+    box: Tensor  # N×tries×numbers, see crop.draw_box_numbers; one try unless crops are chosen by saliency
     flip: Tensor  # N bool
     factors: Tensor  # N×4: brightness, contrast, saturation, hue shift
     order: Tensor  # N×4: order of the four, the same for all images of a group
@@ -43,7 +44,8 @@ def draw(config: Augment, count: int, view: int, g: torch.Generator) -> Draws:
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, generator=g)
 
-    box = crop.draw_box_numbers(count, config.scale, config.ratio, g)
+    tries = SALIENCY_TRIES if config.saliency else 1
+    box = crop.draw_box_numbers(count * tries, config.scale, config.ratio, g).view(count, tries, -1)
     flip = chosen(config.flip)
     strengths = (config.brightness, config.contrast, config.saturation)
     factors = torch.stack([uniform(max(0.0, 1 - s), 1 + s) for s in strengths] + [uniform(-config.hue, config.hue)], 1)
@@ -56,22 +58,22 @@ def draw(config: Augment, count: int, view: int, g: torch.Generator) -> Draws:
     return Draws(box, flip, factors, order, gray, sigma, chosen(_per_view(config.solarize, view)))
 
 
-def apply(config: Augment, images: Tensor, draws: Draws, size: int, cropped: bool = False) -> Tensor:
-    """Make the view of uint8 images N×3×H×W on their device: float N×3×size×size, normalized.
+def cut(config: Augment, images: Tensor, box: Tensor, draws: Draws, size: int) -> Tensor:
+    """Crop boxes (N×4, on the CPU) from uint8 images N×3×H×W and flip: float N×3×size×size in [0, 1]."""
+    flip = draws.flip.to(images.device, non_blocking=True)
+    x = crop.crop_resize(images, box.to(images.device, non_blocking=True), size, flip, config.filter).mul_(1 / 255)
+    return x.clamp_(0, 1) if config.filter == "bicubic" else x  # cubic filters overshoot
 
-    `cropped`: the images are size×size crops already (workers cut them); only the flip is left to do.
-    """
-    device = images.device
-    if cropped:
-        flip = draws.flip.to(device, non_blocking=True).view(-1, 1, 1, 1)
-        x = torch.where(flip, images.flip(-1), images).float()
-    else:
-        sizes = torch.tensor(images.shape[-2:]).expand(len(images), 2)
-        box = crop.boxes(sizes, draws.box, config.ratio).to(device, non_blocking=True)
-        x = crop.crop_resize(images, box, size, draws.flip.to(device, non_blocking=True), config.filter)
-    x = x.mul_(1 / 255)
-    if config.filter == "bicubic":
-        x = x.clamp_(0, 1)  # cubic filters overshoot
+
+def flip(images: Tensor, draws: Draws) -> Tensor:
+    """What is left to do with crops that workers cut: uint8 N×3×S×S → float in [0, 1]."""
+    flip = draws.flip.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
+    return torch.where(flip, images.flip(-1), images).float().mul_(1 / 255)
+
+
+def recolor(config: Augment, x: Tensor, draws: Draws) -> Tensor:
+    """Everything after the crop, in batches on the device: jitter, gray, blur, solarize, normalize. May change x."""
+    device, size = x.device, x.shape[-1]
     if config.jitter > 0:
         x = _jitter(config, x, draws)
     if len(rows := _rows(draws.gray, device)):

@@ -7,6 +7,7 @@ Images are N×H×W (gray), N×H×W×C or N×C×H×W with C = 1, 3 or 4; uint8, o
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +34,15 @@ def load_arrays(path: Path) -> Data:
                 "give all images one size, or save them as files in a folder"
             ) from None
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
-    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
     if "images" not in arrays:
         found = ", ".join(arrays) or "nothing"
         raise RequestError(f"{path} has no array named images (found: {found}; known: {', '.join(KEYS)})")
     train = _images(arrays["images"], arrays.get("labels"), path)
-    test = _images(arrays["test_images"], arrays.get("test_labels"), path) if "test_images" in arrays else None
+    test = None
+    if "test_images" in arrays:
+        test = _images(arrays["test_images"], arrays.get("test_labels"), path, train.classes)
     return Data(path.stem, train, test)
 
 
@@ -53,7 +56,7 @@ class _single(dict):  # noqa: N801 — a .npy file seen as an .npz with one arra
     def __exit__(self, *_: object) -> None: ...
 
 
-def _images(array: np.ndarray, labels: np.ndarray | None, path: Path) -> ArrayImages:
+def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, classes: list[str] | None = None) -> ArrayImages:
     pixels = _pixels(array, path)
     if len(pixels) == 0:
         raise RequestError(f"{path} holds no images (shape {array.shape})")
@@ -62,7 +65,13 @@ def _images(array: np.ndarray, labels: np.ndarray | None, path: Path) -> ArrayIm
     if labels.shape != (len(pixels),):
         raise RequestError(f"{path}: {len(pixels)} images but labels of shape {labels.shape}; one label per image")
     names, index = np.unique(labels, return_inverse=True)
-    return ArrayImages(pixels, torch.from_numpy(index).long(), [str(name) for name in names])
+    if not classes:
+        return ArrayImages(pixels, torch.from_numpy(index).long(), [str(name) for name in names])
+    unknown = [str(name) for name in names if str(name) not in classes]
+    if unknown:
+        raise RequestError(f"{path}: the test label {unknown[0]!r} is not among the training labels")
+    position = torch.tensor([classes.index(str(name)) for name in names])
+    return ArrayImages(pixels, position[torch.from_numpy(index).long()], classes)
 
 
 def _pixels(array: np.ndarray, path: Path) -> Tensor:

@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ LAYOUT = {
     "cifar10": ("cifar-10-batches-py", [f"data_batch_{i}" for i in range(1, 6)], ["test_batch"], "labels"),
     "cifar100": ("cifar-100-python", ["train"], ["test"], "fine_labels"),
 }
+UNREADABLE = (
+    OSError, ValueError, KeyError, EOFError, AttributeError, StopIteration, zlib.error, zipfile.BadZipFile,
+    tarfile.TarError, pickle.UnpicklingError, subprocess.SubprocessError,
+)  # fmt: skip
+"""All that a missing, damaged or wrong file or an unreachable place may raise."""
 Arrays = dict[str, np.ndarray]  # train_images, test_images: N×32×32×3 uint8; train_labels, test_labels: N
 
 
@@ -62,7 +68,7 @@ def load_cifar(name: str) -> Data:
         with np.load(stored, allow_pickle=False) as file:
             arrays = dict(file)
         return _as_data(name, arrays)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise RequestError(f"{stored} is damaged ({error}); delete it and run the command again") from None
 
 
@@ -89,7 +95,7 @@ def _find(name: str) -> Arrays:
             arrays = fetch()
             verify(name, arrays)
             return arrays
-        except (OSError, ValueError, KeyError, EOFError, subprocess.SubprocessError, pickle.UnpicklingError) as error:
+        except UNREADABLE as error:
             tried.append(f"{place}: {' '.join(str(error).split()) or type(error).__name__}")
     folder, archive = LAYOUT[name][0], _archive_name(name)
     raise RequestError(

@@ -21,17 +21,34 @@ IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept
 ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
 
 
+TEST_NAMES, VALIDATION_NAMES = ("test",), ("val", "valid", "validation")
+
+
 def load_folder(root: Path, labels: str = "auto") -> Data:
-    """Open a folder. `train/` beside `val/` or `test/` splits it; then, or if asked, sub-folders are labels."""
-    test_root = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
-    split = (root / "train").is_dir() and test_root is not None
-    with_labels = labels == "folders" or (labels == "auto" and split)
-    unreadable: list[str] = []
-    if split and test_root is not None:
-        train = _images(root / "train", with_labels, None, unreadable)
-        test = _images(test_root, with_labels, train.classes or None, unreadable)
-        return Data(root.name, train, test, unreadable=unreadable)
-    return Data(root.resolve().name, _images(root, with_labels, None, unreadable), unreadable=unreadable)
+    """Open a folder. `train/` beside `val/` or `test/` splits it; then, or if asked, sub-folders are labels.
+
+    With both, `test/` is what scores are reported on and `val/` what settings are chosen by.
+    """
+
+    def part(names: tuple[str, ...]) -> Path | None:
+        return next((root / name for name in names if (root / name).is_dir()), None)
+
+    train_root, test_root, val_root = part(("train",)), part(TEST_NAMES), part(VALIDATION_NAMES)
+    if train_root is None or (test_root is None and val_root is None):
+        unreadable: list[str] = []
+        train = _images(root, labels == "folders", None, unreadable)
+        return Data(root.resolve().name, train, unreadable=unreadable)
+    unreadable = []
+    roots = [folder for folder in (train_root, test_root, val_root) if folder is not None]
+    loose = any(file.parent == folder for folder in roots for file in _walk(folder))
+    with_labels = labels == "folders" or (labels == "auto" and not loose)
+    train = _images(train_root, with_labels, None, unreadable)
+
+    def beside(folder: Path | None) -> Images | None:
+        return None if folder is None else _images(folder, with_labels, train.classes or None, unreadable)
+
+    test, held_out = (beside(test_root), beside(val_root)) if test_root else (beside(val_root), None)
+    return Data(root.resolve().name, train, test, held_out if with_labels else None, unreadable)
 
 
 def _images(root: Path, with_labels: bool, classes: list[str] | None, unreadable: list[str]) -> Images:
@@ -111,13 +128,17 @@ def decode(path: Path, shrink: float = 1.0) -> Image.Image:
     with Image.open(path) as image:
         if shrink < 1:
             image.draft("RGB", (int(image.width * shrink) + 1, int(image.height * shrink) + 1))
-        if image.mode.startswith("I"):  # 16-bit gray: PIL's own conversion clips instead of scaling
-            deep = np.asarray(image).astype(np.int64)
-            return Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8)).convert(
-                "RGB"
-            )
-        if "A" in image.getbands() or "transparency" in image.info:
-            # What is transparent becomes white, as a viewer would show it, instead of whatever color lies beneath.
-            rgba = ImageOps.exif_transpose(image).convert("RGBA")
-            return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-        return ImageOps.exif_transpose(image).convert("RGB")
+        return upright_rgb(image)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """An image as a viewer shows it: EXIF orientation applied, everything as RGB, white behind what is transparent."""
+    if image.mode.startswith("I"):  # 16-bit gray: PIL's own conversion clips instead of scaling
+        deep = np.asarray(image).astype(np.int64)
+        gray = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
+        return gray.convert("RGB")
+    image = ImageOps.exif_transpose(image)
+    if "A" in image.getbands() or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image.convert("RGB")

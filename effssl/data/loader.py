@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from effssl import augment
-from effssl.augment.crop import boxes, center_boxes
+from effssl.augment.crop import boxes as crop_boxes
 from effssl.augment.rotate import rotate_quarters
 from effssl.config import Augment
 from effssl.data.folder import decode
+from effssl.data.saliency import SaliencyMaps
 from effssl.data.sets import ArrayImages, FolderImages, Images
 from effssl.data.views import Needs, Views
 from effssl.errors import RequestError
@@ -71,54 +72,80 @@ class ViewLoader:
         self.workers = (os.cpu_count() or 1) if workers < 0 else workers
         self.steps = len(images) // batch_size  # the last partial batch is dropped
         self._pixels = images.pixels.to(device) if isinstance(images, ArrayImages) else None
+        self._size = torch.tensor(images.pixels.shape[-2:] if isinstance(images, ArrayImages) else (0, 0))
+        self.saliency = SaliencyMaps.open(config.saliency, images) if config.saliency else None
 
     def order(self, epoch: int) -> Tensor:
         """The images of an epoch, shuffled."""
         return torch.randperm(len(self.images), generator=generator(self.seed, "order", epoch))
 
-    def draws(self, kind: Kind, step: int) -> list[augment.Draws]:
-        """The parameters of every view of a kind in a step."""
+    def draws(self, step: int) -> list[list[augment.Draws]]:
+        """The parameters of every view of a step, per kind."""
         return [
-            augment.draw(kind.config, self.batch_size, view, generator(self.seed, kind.name, view, step))
-            for view in range(kind.count)
+            [
+                augment.draw(kind.config, self.batch_size, view, generator(self.seed, kind.name, view, step))
+                for view in range(kind.count)
+            ]
+            for kind in self.kinds
         ]
+
+    def boxes(self, kind: Kind, draws: augment.Draws, step: int, rows: Tensor) -> Tensor:
+        """Crop boxes of a view in a step, B×4; chosen by saliency where the run says so."""
+        sizes = self.images.sizes[rows] if isinstance(self.images, FolderImages) else self._size.expand(len(rows), 2)
+        tries = [crop_boxes(sizes, numbers, kind.config.ratio) for numbers in draws.box.unbind(1)]
+        if self.saliency is None or kind.name != "view":
+            return tries[0]
+        # Which images have their crops chosen is the same for all their views.
+        g = generator(self.seed, "good crops", step)
+        wanted = torch.rand(self.batch_size, generator=g) < self.config.saliency_share
+        return self.saliency.choose(rows, sizes, tries, wanted)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
         """The batches of an epoch from its `first`-th step on."""
         rows = self.order(epoch)[: self.steps * self.batch_size].view(self.steps, self.batch_size)
-        numbers = range(first, self.steps)
-        if self._pixels is not None:
-            for i in numbers:
-                pixels = self._pixels[rows[i].to(self.device, non_blocking=True)]
-                sources = [[pixels] * kind.count for kind in self.kinds]
-                yield self._views(epoch * self.steps + i, rows[i], sources, cropped=False)
-            return
-        assert isinstance(self.images, FolderImages)
-        crops = _CropFiles(self.images, [kind.size for kind in self.kinds], self.config.filter)
-        plan = [(rows[i], self._boxes(epoch * self.steps + i, rows[i])) for i in numbers]
-        for i, (pixels_by_kind, readable) in zip(numbers, decoded(crops, plan, self.workers), strict=True):
-            # In place of a file that cannot be decoded stands its nearest readable predecessor in the batch.
-            filled = (readable.cumsum(0) - 1).clamp(min=0)
-            sources = [list(p[filled].to(self.device, non_blocking=True).unbind(1)) for p in pixels_by_kind]
-            yield self._views(epoch * self.steps + i, rows[i], sources, cropped=True)
+        steps = range(epoch * self.steps + first, (epoch + 1) * self.steps)
+        make = self._from_memory if self._pixels is not None else self._from_files
+        yield from make(steps, rows[first:])
 
-    def _boxes(self, step: int, rows: Tensor) -> list[Tensor]:
-        """Crop boxes of a step, one B×count×4 tensor per kind."""
+    def _from_memory(self, steps: range, rows: Tensor) -> Iterator[Views]:
+        assert self._pixels is not None
+        for step, index in zip(steps, rows, strict=True):
+            pixels, draws = self._pixels[index.to(self.device, non_blocking=True)], self.draws(step)
+            crops = [
+                [augment.cut(kind.config, pixels, self.boxes(kind, d, step, index), d, kind.size) for d in of_kind]
+                for kind, of_kind in zip(self.kinds, draws, strict=True)
+            ]
+            yield self._views(step, index, crops, draws)
+
+    def _from_files(self, steps: range, rows: Tensor) -> Iterator[Views]:
         assert isinstance(self.images, FolderImages)
-        sizes = self.images.sizes[rows]
+        files = _CropFiles(self.images, [kind.size for kind in self.kinds], self.config.filter)
+        plan = ((index, self._file_boxes(step, index)) for step, index in zip(steps, rows, strict=True))
+        cut = decoded(files, plan, self.workers)
+        for step, index, (pixels, readable) in zip(steps, rows, cut, strict=True):
+            # In place of a file that cannot be decoded stands its nearest readable predecessor in the batch.
+            if not pixels:
+                raise RequestError(f"none of the {len(index)} images of a batch can be decoded")
+            filled, draws = (readable.cumsum(0) - 1).clamp(min=0), self.draws(step)
+            index = index[readable][filled]
+            uploaded = [p[filled].to(self.device, non_blocking=True).unbind(1) for p in pixels]
+            crops = [
+                [augment.flip(x, d) for x, d in zip(*one, strict=True)] for one in zip(uploaded, draws, strict=True)
+            ]
+            yield self._views(step, index, crops, draws)
+
+    def _file_boxes(self, step: int, index: Tensor) -> list[Tensor]:
+        """All boxes of a step, one B×count×4 tensor per kind."""
         return [
-            torch.stack([boxes(sizes, draws.box, kind.config.ratio) for draws in self.draws(kind, step)], 1)
-            for kind in self.kinds
+            torch.stack([self.boxes(kind, d, step, index) for d in of_kind], 1)
+            for kind, of_kind in zip(self.kinds, self.draws(step), strict=True)
         ]
 
-    def _views(self, step: int, rows: Tensor, sources: list[list[Tensor]], cropped: bool) -> Views:
+    def _views(self, step: int, rows: Tensor, crops: list[list[Tensor]], draws: list[list[augment.Draws]]) -> Views:
         made: dict[str, list[Tensor]] = {}
-        for kind, pixels in zip(self.kinds, sources, strict=True):
-            views = [
-                augment.apply(kind.config, part, draws, kind.size, cropped)
-                for part, draws in zip(pixels, self.draws(kind, step), strict=True)
-            ]
-            made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in views]
+        for kind, views, of_kind in zip(self.kinds, crops, draws, strict=True):
+            done = [augment.recolor(kind.config, x, d) for x, d in zip(views, of_kind, strict=True)]
+            made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in done]
         angle = None
         if self.config.rotate:
             turns = torch.randint(4, (len(made["view"]), len(rows)), generator=generator(self.seed, "turns", step))
@@ -162,7 +189,8 @@ class _CropFiles(Dataset):
         y1, x1 = y0 + box[2] * scale[0], x0 + box[3] * scale[1]
         # Cropped before resizing, so that nothing outside of the box seeps in at its edges.
         left, top = math.floor(x0), math.floor(y0)
-        part = image.crop((left, top, math.ceil(x1), math.ceil(y1)))
+        part = image.crop((left, top, min(math.ceil(x1), image.width), min(math.ceil(y1), image.height)))
+        x1, y1 = min(x1, image.width), min(y1, image.height)
         view = part.resize((size, size), self.filter, box=(x0 - left, y0 - top, x1 - left, y1 - top))
         return np.asarray(view).transpose(2, 0, 1)
 
@@ -175,35 +203,46 @@ def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor,
     return crops, readable, [item for item in items if isinstance(item, str)]
 
 
+class _Plan:
+    """What the workers are to cut, made batch by batch as they ask: an epoch's boxes are never all in memory."""
+
+    def __init__(self, batches: Iterable[tuple[Tensor, list[Tensor]]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[tuple[int, list]]]:
+        for rows, boxes in self.batches:
+            # Plain numbers, not tensors: those would travel to the workers as one shared-memory file each.
+            yield [(row, list(cuts)) for row, *cuts in zip(rows.tolist(), *(b.tolist() for b in boxes), strict=True)]
+
+
 def decoded(
-    crops: _CropFiles, plan: list[tuple[Tensor, list[Tensor]]], workers: int
+    files: _CropFiles, plan: Iterable[tuple[Tensor, list[Tensor]]], workers: int
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
-    # Plain numbers, not tensors: those would travel to the workers as one shared-memory file each.
-    sampler = [
-        [(row, list(cuts)) for row, *cuts in zip(rows.tolist(), *(kind.tolist() for kind in boxes), strict=True)]
-        for rows, boxes in plan
-    ]
-    loader: DataLoader = DataLoader(crops, batch_sampler=sampler, num_workers=workers, collate_fn=_collate)
+    loader: DataLoader = DataLoader(files, batch_sampler=_Plan(plan), num_workers=workers, collate_fn=_collate)
     reported: set[str] = set()
     for pixels, readable, failed in loader:
         for line in sorted(set(failed) - reported):
             say(f"left out, cannot be decoded: {line}")
         reported.update(failed)
-        if not pixels:
-            raise RequestError(f"none of the images of a batch can be decoded, e.g. {failed[0]}")
         yield pixels, readable
 
 
+def whole_boxes(sizes: Tensor) -> Tensor:
+    """Boxes that hold all of each image, N×4."""
+    return torch.cat([torch.zeros_like(sizes), sizes], 1)
+
+
 def clean_batches(
-    images: Images, size: int, share: float, batch: int, workers: int = -1
+    images: Images, size: int, box: Callable[[Tensor], Tensor], batch: int, workers: int = -1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """All images in order under the test transform, uint8, with their rows: the center `share` at size×size."""
+    """All images in order, uint8, with their rows: files cut to `box(sizes)` at size×size, arrays as they are."""
     rows = torch.arange(len(images)).split(batch)
     if isinstance(images, ArrayImages):
         yield from ((images.pixels[part[0] : part[-1] + 1], part) for part in rows)  # resized later, on the device
         return
-    plan = [(part, [center_boxes(images.sizes[part], share)[:, None]]) for part in rows]
+    plan = [(part, [box(images.sizes[part])[:, None]]) for part in rows]
     workers = (os.cpu_count() or 1) if workers < 0 else workers
     for part, (pixels, readable) in zip(rows, decoded(_CropFiles(images, [size]), plan, workers), strict=True):
-        yield pixels[0][:, 0], part[readable]
+        if pixels:
+            yield pixels[0][:, 0], part[readable]

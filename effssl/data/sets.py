@@ -96,7 +96,8 @@ class Data:
     def validation(self) -> tuple[Images, Images]:
         """Labelled images to fit on and labelled images to choose by, both from train; test is never looked at.
 
-        Pretraining itself uses all training images, which it does without their labels.
+        Pretraining itself uses all training images. Terms that use labels see those of the validation images too,
+        unless the run has a subset, which keeps clear of them; a run says so.
         """
         if self.held_out is not None:
             return self.train, self.held_out

@@ -21,9 +21,7 @@ def evaluate(what: str, encoder: LoadedEncoder, data: Data, **settings: Any) -> 
     if what not in PROTOCOLS:
         raise RequestError(f"unknown evaluation {what!r}{did_you_mean(what, PROTOCOLS)}; known: {', '.join(PROTOCOLS)}")
     if data.train.labels is None:
-        raise RequestError(
-            f"{data.name} has no labels, which {what} needs; sub-folders are labels with --labels folders"
-        )
+        raise RequestError(f"{data.name} has no labels, which {what} needs; --data names a labelled set")
     if data.test is None or data.test.labels is None:
         raise RequestError(f"{data.name} has no labelled test images; put them in train/ and test/ sub-folders")
     before = encoder.fingerprint()

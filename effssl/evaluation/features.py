@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from effssl.data import Images
 from effssl.data.loader import clean_batches
-from effssl.network.loaded import LoadedEncoder, center_share
+from effssl.network.loaded import LoadedEncoder, eval_boxes
 from effssl.progress import counter
 
 BATCH = 500
@@ -21,22 +23,30 @@ class Features:
 
     h: Tensor
     labels: Tensor | None
+    rows: Tensor  # which images of the set they are: all but those that could not be decoded
 
-    def rows(self, index: Tensor) -> Features:
-        """Some of them."""
-        return Features(self.h[index], None if self.labels is None else self.labels[index])
+    def among(self, rows: Tensor) -> Features:
+        """Those of some of the set's images."""
+        keep = torch.isin(self.rows, rows)
+        return Features(self.h[keep], None if self.labels is None else self.labels[keep], self.rows[keep])
 
 
 def extract(encoder: LoadedEncoder, images: Images, text: str = "features") -> Features:
     """Run a frozen encoder over all images under the test transform; no image is dropped but unreadable files."""
     assert not encoder.training, "the encoder is not in eval mode"
     assert not any(p.requires_grad for p in encoder.parameters()), "the encoder is not frozen"
-    device = next(encoder.parameters()).device
-    parts, kept = [], []
     with torch.inference_mode(), counter(text, len(images)) as advance:
-        for pixels, rows in clean_batches(images, encoder.size, center_share(encoder.size), BATCH):
-            parts.append(encoder(pixels.to(device, non_blocking=True)).float().cpu())
-            kept.append(rows)
-            advance(len(rows))
+        features = run_over(encoder, images, advance)
+    return Features(features.h.clone(), features.labels, features.rows)
+
+
+def run_over(encoder: LoadedEncoder, images: Images, advance: Callable[[int], None]) -> Features:
+    """Features under the test transform, whatever mode the encoder is in."""
+    device = next(encoder.parameters()).device
+    parts, kept = [torch.empty(0, encoder.dim)], [torch.empty(0, dtype=torch.long)]
+    for pixels, rows in clean_batches(images, encoder.size, partial(eval_boxes, size=encoder.size), BATCH):
+        parts.append(encoder(pixels.to(device, non_blocking=True)).float().cpu())
+        kept.append(rows)
+        advance(len(rows))
     rows = torch.cat(kept)
-    return Features(torch.cat(parts).clone(), None if images.labels is None else images.labels[rows])
+    return Features(torch.cat(parts), None if images.labels is None else images.labels[rows], rows)

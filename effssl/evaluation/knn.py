@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.data import Data
+from effssl.errors import RequestError
 from effssl.evaluation.features import Features, extract
 from effssl.evaluation.score import Score
 from effssl.network.loaded import LoadedEncoder
@@ -15,14 +16,17 @@ CHUNK = 1 << 24  # similarities held at a time
 
 
 def knn_votes(query: Tensor, bank: Tensor, labels: Tensor, classes: int, k: int, temperature: float) -> Tensor:
-    """Votes per class, Q×classes: the k nearest by cosine, each with weight exp(cosine / temperature)."""
+    """Votes per class, Q×classes: the k nearest by cosine, with weights exp(cosine / temperature) up to a factor."""
+    if k < 1 or temperature <= 0:
+        raise RequestError(f"kNN needs at least one neighbor and a temperature above 0, not {k} and {temperature}")
     query, bank = F.normalize(query, dim=1), F.normalize(bank, dim=1)
     k = min(k, len(bank))
     votes = query.new_zeros(len(query), classes)
     rows = max(1, CHUNK // len(bank))
     for start in range(0, len(query), rows):
         similarity, index = (query[start : start + rows] @ bank.T).topk(k, dim=1)  # chunk×k
-        votes[start : start + rows].scatter_add_(1, labels[index], (similarity / temperature).exp())
+        weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
+        votes[start : start + rows].scatter_add_(1, labels[index], weight)
     return votes
 
 

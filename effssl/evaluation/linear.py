@@ -11,6 +11,7 @@ from torch import Tensor
 
 from effssl.data import Data
 from effssl.data.sets import validation_split
+from effssl.errors import RequestError
 from effssl.evaluation.features import Features, extract
 from effssl.evaluation.score import Score
 from effssl.network.loaded import LoadedEncoder
@@ -82,6 +83,8 @@ def evaluate_linear(
 ) -> Score:
     """Accuracy at the last epoch (primary) and at the best one on test (secondary, as reference scripts report it)."""
     assert data.test is not None
+    if epochs < 1:
+        raise RequestError(f"the probe needs at least one epoch, not {epochs}")
     train, test = extract(encoder, data.train, "train features"), extract(encoder, data.test, "test features")
     assert train.labels is not None
     classes = int(train.labels.max()) + 1
@@ -90,7 +93,7 @@ def evaluate_linear(
         if data.held_out is not None:
             fit, val = train, extract(encoder, data.held_out, "validation features")
         else:
-            fit, val = (train.rows(rows) for rows in validation_split(data.train))
+            fit, val = (train.among(rows) for rows in validation_split(data.train))
         weight, bias, _ = train_linear(fit, classes, LEARNING_RATES, epochs, batch, seed)
         on_val = linear_accuracy(weight, bias, val)
         lr, chosen_on = LEARNING_RATES[int(on_val.argmax())], f"validation ({len(val.h)} images of train)"

@@ -58,7 +58,7 @@ def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
     extra: dict[str, Any] = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
     if name.startswith("vit_"):
         extra["image_size"] = image_size
-    with _refused(name, image_size):
+    with refused(name, image_size):
         model = models.get_model(name, weights=None, **extra)
     if name.startswith("resnet") and (stem == "small" or (stem == "auto" and image_size <= SMALL_IMAGE)):
         model.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
@@ -90,21 +90,21 @@ def _from_timm(name: str, image_size: int) -> Encoder:
         near = did_you_mean(name, timm.list_models())
         raise RequestError(f"timm has no model named {name!r}{near}")
     sizes: dict[str, Any] = {"img_size": image_size} if "vit" in name else {}
-    with _refused(f"timm:{name}", image_size):
+    with refused(f"timm:{name}", image_size):
         model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
     return Encoder(model, _feature_size(model, image_size, f"timm:{name}"))
 
 
 def _feature_size(model: nn.Module, image_size: int, name: str) -> int:
     model.eval()
-    with torch.no_grad(), _refused(name, image_size):
+    with torch.no_grad(), refused(name, image_size):
         features = model(torch.zeros(2, 3, image_size, image_size))
     model.train()
     return int(features.shape[1])
 
 
 @contextmanager
-def _refused(name: str, image_size: int) -> Iterator[None]:
+def refused(name: str, image_size: int) -> Iterator[None]:
     """Say in one line that a model and an image size do not go together."""
     try:
         yield

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.config import Config
+from effssl.data.folder import upright_rgb
 from effssl.errors import RequestError
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
 
@@ -39,12 +40,17 @@ class LoadedEncoder(nn.Module):
         """The network without preprocessing; its state dict has its library's key names."""
         return self.encoder.backbone
 
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder lives."""
+        return next(self.parameters()).device
+
     def preprocess(self, images: Tensor) -> Tensor:
         """Raw images N×3×H×W → normalized N×3×size×size."""
         x = images.float() / 255 if images.dtype == torch.uint8 else images
         if x.shape[-2:] != (self.size, self.size):
             sizes = torch.tensor(x.shape[-2:]).expand(len(x), 2)
-            x = crop_resize(x, center_boxes(sizes, center_share(self.size)).to(x.device), self.size)
+            x = crop_resize(x, eval_boxes(sizes, self.size).to(x.device), self.size)
         return normalize(x, tuple(self.about["mean"]), tuple(self.about["std"]))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -53,7 +59,7 @@ class LoadedEncoder(nn.Module):
     def embed(self, images: list[Image.Image]) -> Tensor:
         """Features of PIL images of any size, N×dim."""
         with torch.inference_mode():
-            return torch.cat([self(pil_to_tensor(image)[None]) for image in images])
+            return torch.cat([self(pil_to_tensor(upright_rgb(image))[None].to(self.device)).cpu() for image in images])
 
     def fingerprint(self) -> str:
         """A short digest of all weights and buffers."""
@@ -64,16 +70,16 @@ class LoadedEncoder(nn.Module):
         return digest.hexdigest()
 
 
-def center_share(size: int) -> float:
-    """How much of the shorter side is looked at: all of small images, the usual center of photographs."""
-    return 1.0 if size <= SMALL_IMAGE else CENTER
+def eval_boxes(sizes: Tensor, size: int) -> Tensor:
+    """The test transform: the center square, of the whole shorter side for small views, else of the usual share."""
+    return center_boxes(sizes, 1.0 if size <= SMALL_IMAGE else CENTER)
 
 
 def pil_to_tensor(image: Image.Image) -> Tensor:
-    """A PIL image as uint8 3×H×W."""
+    """An RGB image as uint8 3×H×W."""
     import numpy as np
 
-    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def describe(config: Config) -> dict[str, Any]:

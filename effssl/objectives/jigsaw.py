@@ -59,7 +59,7 @@ def cut_patches(x: Tensor, offsets: Tensor) -> Tensor:
 class Jigsaw(Term):
     """Cross-entropy over permutations; each patch goes through f alone, and the head reads all nine features."""
 
-    needs = Needs(large=1, clean=True)
+    needs = Needs(large=0, clean=True)
 
     def __init__(self, options: config.Jigsaw, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)

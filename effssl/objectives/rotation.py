@@ -16,9 +16,12 @@ from effssl.augment.rotate import rotate
 from effssl.data.views import Needs
 from effssl.errors import RequestError
 from effssl.network import Network
+from effssl.network.encoders import refused
 from effssl.network.heads import mlp
 from effssl.objectives.objective import Outcome, Setting, Step, Term
 from effssl.objectives.supcon import sup_con
+
+QUARTERS = (0.0, 90.0, 180.0, 270.0)
 
 
 class Rotation(Term):
@@ -33,6 +36,12 @@ class Rotation(Term):
         self.needs = Needs(large=2 if self.mode in ("two", "given") else 1)
         if len(options.angles) < 2 or len(set(options.angles)) < len(options.angles):
             raise RequestError(f"rotation.angles {options.angles} must be at least two different angles")
+        self.size = round(options.size * setting.image_size) if 0 < options.size < 1 else round(options.size)
+        if self.size and self.size != setting.image_size:
+            with refused("rotation.size", self.size), torch.no_grad():
+                copy.deepcopy(network.encoder).eval()(torch.zeros(2, 3, self.size, self.size))
+        if self.mode == "given" and (options.angles != QUARTERS or options.noise or options.form == "cosine"):
+            raise RequestError("rotation.views given takes quarter turns as they are, without noise or form cosine")
         inputs = network.z_dim if options.on == "z" else network.h_dim
         self.r = mlp([inputs, options.hidden or network.hidden, len(options.angles)])
         stages = network.stages()
@@ -64,8 +73,8 @@ class Rotation(Term):
 
     def _rotated(self, step: Step, labels: Tensor) -> Tensor:
         x = torch.cat(step.views.large[: self.needs.large])
-        if self.options.size and self.options.size != x.shape[-1]:
-            x = resize(x, self.options.size)  # before rotating: fewer pixels to move
+        if self.size and self.size != x.shape[-1]:
+            x = resize(x, self.size)  # before rotating: fewer pixels to move
         x = x.repeat(len(labels) // len(x), 1, 1, 1)
         return rotate(x, labels, self.options.angles, self.options.crop == "per_angle")
 
@@ -88,7 +97,8 @@ class Rotation(Term):
         return torch.where(wrong, (labels + shift) % angles, labels)
 
     def _classify(self, step: Step, features: Tensor, labels: Tensor | None) -> Outcome:
-        assert labels is not None, "views were not rotated: set augment.rotate"
+        if labels is None:
+            raise RequestError("rotation.views given needs views that are rotated already: --augment.rotate")
         labels = labels.to(features.device, non_blocking=True)
         if self.options.form == "supcon":
             return Outcome(sup_con(features, labels, self.options.temperature))

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effssl.config import PRETEXT, Config, build, read_yaml
+from effssl.config import PRETEXT, TERMS, Config, build, flatten, read_yaml, to_dict
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
 
 FOLDER = Path(__file__).parent
 NAMED_SETS = ("cifar10", "cifar100")
+INF = float("inf")
+LIMITS: dict[str, tuple[float, float]] = {
+    "epochs": (1, INF), "batch_size": (2, INF), "lr": (1e-12, INF), "image_size": (0, INF), "subset": (0, INF),
+    "seed": (0, INF), "checkpoint_every": (1, INF), "projector.layers": (0, INF), "projector.hidden": (1, INF),
+    "projector.out": (1, INF), "optimizer.momentum": (0, 1), "optimizer.weight_decay": (0, INF),
+    "optimizer.trust": (0, INF), "optimizer.clip_norm": (0, INF), "schedule.warmup_epochs": (0, INF),
+    "augment.scale": (1e-6, 1), "augment.ratio": (1e-3, 1e3), "augment.flip": (0, 1), "augment.jitter": (0, 1),
+    "augment.brightness": (0, INF), "augment.contrast": (0, INF), "augment.saturation": (0, INF),
+    "augment.hue": (0, 0.5), "augment.gray": (0, 1), "augment.blur": (0, 1), "augment.blur_sigma": (1e-3, INF),
+    "augment.blur_kernel": (0, INF), "augment.solarize": (0, 1), "augment.std": (1e-6, INF), "augment.small": (0, INF),
+    "augment.small_size": (1, INF), "augment.small_scale": (1e-6, 1), "augment.saliency_share": (0, 1),
+    "health.every": (0, INF), "health.bank": (1, INF), "health.queries": (1, INF), "health.snr_beta": (0, 1),
+    "byol.momentum": (0, 1), "byol.momentum_end": (0, 1), "moco.queue": (1, INF), "moco.key_bn_groups": (1, INF),
+    "moco.momentum": (0, 1), "moco.temperature": (1e-6, INF), "swav.queue": (0, INF), "swav.prototypes": (2, INF),
+    "swav.epsilon": (1e-6, INF), "swav.temperature": (1e-6, INF), "simclr.temperature": (1e-6, INF),
+    "simclr.known_labels": (0, 1), "supcon.temperature": (1e-6, INF), "supcon.label_noise": (0, 1),
+    "supervised.label_noise": (0, 1), "rotation.size": (0, INF), "rotation.noise": (0, 1), "rotation.hidden": (0, INF),
+    "jigsaw.permutations": (2, 362_880), "jigsaw.gray": (0, 1), "jigsaw.shift": (0, 255),
+    **{f"{term}.weight": (0, INF) for term in TERMS},
+}  # fmt: skip
+"""Smallest and largest value of every number that could be wrong, both included."""
 DOCUMENT_KEYS = ("cost", "score")  # what a recipe says about itself, for the reader
 
 
@@ -36,10 +57,17 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def choose(data: str, first_term: str, accelerator: bool) -> str:
-    """The recipe that `auto` stands for: the paper's where there is an accelerator, the CPU budget's otherwise."""
-    family = (data if data in NAMED_SETS else "images") if accelerator else "cpu"
-    return f"{family}-{first_term}"
+def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
+    """The recipe that `auto` stands for: the paper's where there is an accelerator, the CPU budget's otherwise.
+
+    The first term that compares views decides, whatever its place in the sum; else the first of all.
+    """
+    terms = list(terms)
+    term = next((term for term in terms if term not in PRETEXT), terms[0])
+    small = data == "digits" or data.endswith((".npy", ".npz"))
+    own = data if data in NAMED_SETS else "cifar10" if small else "images"
+    families = (own, "imagenet100", "cifar10") if accelerator else ("cpu",)
+    return next(f"{family}-{term}" for family in families if f"{family}-{term}" in names())
 
 
 def read(name: str) -> dict[str, Any]:
@@ -68,7 +96,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     written = parse(request.objective)
     name = request.recipe
     if name == "auto":
-        name = choose(request.data, next(iter(written)), accelerator)
+        name = choose(request.data, written, accelerator)
     recipe = read(name)
     base = build(Config, recipe, f"recipe {name}")
     config = build(Config, from_file, str(file), base) if file else base
@@ -82,7 +110,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
         )
         config = dataclasses.replace(config, lr=lr)
     warmup, most = config.schedule.warmup_epochs, config.epochs / 10
-    if config.epochs < base.epochs and warmup > most and "warmup_epochs" not in given.get("schedule", {}):
+    if config.epochs < base.epochs and warmup > most and "warmup_epochs" not in flags.get("schedule", {}):
         notes.append(f"warm-up shortened from {warmup:g} to {most:g} epochs, a tenth of the run")
         config = dataclasses.replace(config, schedule=dataclasses.replace(config.schedule, warmup_epochs=most))
 
@@ -96,23 +124,29 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
         del weights[term]
     if not weights:
         raise RequestError(f"objective {config.objective!r}: every term has weight 0")
+    uses_labels = {"supervised", "supcon"} & set(weights) or config.simclr.known_labels > 0
+    if uses_labels and not config.subset:
+        notes.append("the labels of all training images are used: the kNN shown while training is not held out")
     config = dataclasses.replace(config, recipe=name)
     check(config)
     return Plan(config, weights, notes)
 
 
 def check(config: Config) -> None:
-    """Refuse values that cannot work."""
-    positive = {"epochs": config.epochs, "batch_size": config.batch_size - 1, "lr": config.lr}
-    for name, value in positive.items():
-        if not value > 0:
-            least = "2" if name == "batch_size" else "more than 0"
-            raise RequestError(
-                f"{name} is {getattr(config, name)}; it must be {'at least ' if name == 'batch_size' else ''}{least}"
-            )
-    for name in ("image_size", "subset", "seed"):
-        if getattr(config, name) < 0:
-            raise RequestError(f"{name} is {getattr(config, name)}; it cannot be negative")
+    """Refuse values that cannot work, by name."""
+    flat = flatten(to_dict(config))
+    for name, (low, high) in LIMITS.items():
+        values = flat[name] if isinstance(flat[name], list) else [flat[name]]
+        if not values or not all(low <= value <= high for value in values):
+            between = f"at least {low:g}" if high == INF else f"between {low:g} and {high:g}"
+            raise RequestError(f"{name} is {flat[name]}; it must be {between}")
+    if config.schedule.warmup_epochs >= config.epochs:
+        warmup = f"{config.schedule.warmup_epochs:g} epochs of warm-up"
+        raise RequestError(f"{warmup} leave nothing of a run of {config.epochs}; shorten --schedule.warmup-epochs")
+    if config.augment.blur_kernel and config.augment.blur_kernel % 2 == 0:
+        raise RequestError(f"augment.blur_kernel is {config.augment.blur_kernel}; it must be odd")
+    if config.optimizer.nesterov and (config.optimizer.name == "lars" or config.optimizer.momentum == 0):
+        raise RequestError("optimizer.nesterov needs sgd with momentum")
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from effssl.progress import err, say
 class Display:
     """Progress of one run; `quiet` shows nothing but problems."""
 
-    def __init__(self, quiet: bool = False, label: str = "") -> None:
-        self.quiet, self.label = quiet, f"{label}: " if label else ""
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
 
     def say(self, line: str) -> None:
         """One line for the user."""
         if not self.quiet:
-            say(self.label + line)
+            say(line)
 
     @contextmanager
     def bar(self, total: int, done: int) -> Iterator[Callable[[int, str], None]]:

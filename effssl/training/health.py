@@ -10,16 +10,18 @@ from torch import Tensor
 
 from effssl.config import Health as Settings
 from effssl.data import Data, Images
-from effssl.data.loader import clean_batches
-from effssl.evaluation.features import Features
+from effssl.errors import RunFailed
+from effssl.evaluation.features import Features, run_over
 from effssl.evaluation.knn import knn_accuracy
-from effssl.network.loaded import LoadedEncoder, center_share
+from effssl.network.loaded import LoadedEncoder
 from effssl.network.network import Network
 from effssl.randomness import generator
 
 # A spread of 1 is that of directions drawn at random, 0 is one point. An untrained network gives similar images similar
 # projections (0.2 to 0.3); learning spreads them out (0.7 and more), collapse draws them together.
 COLLAPSED_SPREAD, COLLAPSED_SHARE, COLLAPSED_RANK = 0.05, 0.5, 1.5
+SAMPLE = 2000  # features that spread and rank are measured on: enough to be stable, and their cost stays small
+FEWEST = 10  # with fewer images even a healthy network shows hardly any direction
 UNLABELLED = 1000  # images that are looked at where there are no labels
 GAIN = 1.0  # points of kNN accuracy over the untrained network that count as learning
 
@@ -33,6 +35,7 @@ class Look:
     rank_h: float  # effective number of directions in use
     rank_z: float
     knn: float | None = None  # percent on the validation split, where labels exist
+    images: int = 1000  # that were looked at
 
 
 def spread(features: Tensor) -> float:
@@ -65,27 +68,22 @@ class Monitor:
         was_training = network.training
         network.eval()
         try:
-            h, z = self._features(network, self.queries)
+            queries = self._features(network, self.queries)
+            device = next(network.parameters()).device
+            h = queries.h[:SAMPLE]
+            z = network.g(h.to(device)).float().cpu()
+            if not (torch.isfinite(h).all() and torch.isfinite(z).all()):
+                raise RunFailed("the network's features are not finite; try a smaller --lr or a longer warm-up")
             knn = None
-            if self.queries.labels is not None and len(self.bank):
-                bank, _ = self._features(network, self.bank, project=False)
-                knn = knn_accuracy(Features(bank, self.bank.labels), Features(h, self.queries.labels))
+            if queries.labels is not None and len(self.bank):
+                knn = knn_accuracy(self._features(network, self.bank), queries)
         finally:
             network.train(was_training)
-        sample = slice(0, 2000)  # enough for a stable rank, and its cost stays small
-        h, z = h[sample], z[sample]
-        return Look(spread(h), spread(z), effective_rank(h), effective_rank(z), knn)
+        return Look(spread(h), spread(z), effective_rank(h), effective_rank(z), knn, len(h))
 
-    def _features(self, network: Network, images: Images, project: bool = True) -> tuple[Tensor, Tensor]:
-        device = next(network.parameters()).device
+    def _features(self, network: Network, images: Images) -> Features:
         encoder = LoadedEncoder(network.encoder, self.about)
-        hs, zs = [], []
-        for pixels, _ in clean_batches(images, encoder.size, center_share(encoder.size), 500):
-            h = encoder(pixels.to(device, non_blocking=True)).float()
-            hs.append(h.cpu())
-            if project:
-                zs.append(network.g(h).float().cpu())
-        return torch.cat(hs), torch.cat(zs) if zs else torch.empty(0)
+        return run_over(encoder, images, lambda rows: None)
 
 
 def _some(images: Images, most: int) -> Images:
@@ -94,9 +92,11 @@ def _some(images: Images, most: int) -> Images:
     return images.select(torch.randperm(len(images), generator=generator(0, "health"))[:most].sort().values)
 
 
-def verdict(looks: list[Look], rotation_accuracy: float | None = None) -> tuple[str, str]:
+def verdict(looks: list[Look], rotation_accuracy: float | None = None, chance: float = 0.25) -> tuple[str, str]:
     """(learning | collapsing | too early to tell, why), from all looks so far; the first is the untrained network."""
     first, last = looks[0], looks[-1]
+    if last.images < FEWEST:
+        return "too early to tell", f"{last.images} validation images are too few to tell by"
     if min(last.std_h, last.std_z) < COLLAPSED_SPREAD:
         which = "features" if last.std_h < COLLAPSED_SPREAD else "projections"
         return "collapsing", f"all images get nearly the same {which} (spread {min(last.std_h, last.std_z):.3f} of 1)"
@@ -115,8 +115,9 @@ def verdict(looks: list[Look], rotation_accuracy: float | None = None) -> tuple[
             fell = f"directions in use fell from {first.rank_h:.0f} to {last.rank_h:.0f}"
             return "collapsing", f"kNN {last.knn:.1f} % ({gain:+.1f}), {fell}"
         return "too early to tell", f"kNN {last.knn:.1f} %, {gain:+.1f} over the untrained network"
-    if rotation_accuracy is not None and rotation_accuracy > 0.4:
-        return "learning", f"rotation accuracy {100 * rotation_accuracy:.0f} % (chance 25 %), spread {last.std_h:.2f}"
+    if rotation_accuracy is not None and rotation_accuracy > chance + 0.2 * (1 - chance):
+        told = f"rotation accuracy {100 * rotation_accuracy:.0f} % (chance {100 * chance:.0f} %)"
+        return "learning", f"{told}, spread {last.std_h:.2f}"
     if last.rank_h > 1.2 * first.rank_h and last.std_h > 1.1 * first.std_h:
         return (
             "learning",

@@ -28,23 +28,10 @@ from effssl.training.checkpoint import load_checkpoint, save_checkpoint
 from effssl.training.display import Display, clock, progress_text
 from effssl.training.health import Look, Monitor, record, verdict
 from effssl.training.optimizers import learning_rate, make_optimizer, set_learning_rate
+from effssl.training.snr import GradientNoise
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CHECK_EVERY = 20  # steps between two looks at the loss; each look waits for the device
-
-
-def pick_device(name: str) -> torch.device:
-    """auto is the first accelerator found, else the CPU."""
-    if name != "auto":
-        try:
-            device = torch.device(name)
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise RequestError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
-        return device
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 @dataclass
@@ -73,6 +60,7 @@ class Trainer:
         )  # fmt: skip
         self.total_steps = config.epochs * self.loader.steps
         self.position = Position()
+        self.noise = GradientNoise(self.objective.network, config.health.snr_beta) if config.health.snr else None
 
     def step(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """One batch: loss, gradient, update. What comes back are tensors, so that nobody waits for the device."""
@@ -83,14 +71,21 @@ class Trainer:
         loss, metrics = self.objective(views)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        if self.noise is not None and (not self.scaler.is_enabled() or self._finite()):
+            metrics |= self.noise.observe()
         if self._update():
             self.position.updates += 1
             self.objective.after_update(self.position.updates / self.total_steps)
         return loss.detach(), metrics
 
+    def _finite(self) -> bool:
+        """Whether all gradients are finite; fp16 ones may not be, and such a step is skipped."""
+        grads = [p.grad for p in self.objective.parameters() if p.grad is not None]
+        return bool(torch.isfinite(torch.stack(torch._foreach_norm(grads))).all())
+
     def _update(self) -> bool:
         """Take the optimizer step; False if the fp16 scaler skipped it, in which case nothing else may move either."""
-        self.scaler.unscale_(self.optimizer)
         self.objective.before_update(self.position.updates)
         if self.config.optimizer.clip_norm:
             torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.config.optimizer.clip_norm)
@@ -115,14 +110,20 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "position": asdict(self.position),
+            "data": self.data.train.fingerprint(),
+            "noise": self.noise.state() if self.noise is not None else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a saved state."""
+        if state["data"] != self.data.train.fingerprint():
+            raise RequestError("the images have changed since the run was started; choose another --out")
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.position = Position(**state["position"])
+        if self.noise is not None:
+            self.noise.restore(state["noise"])
 
 
 def train(trainer: Trainer, run: Run, display: Display) -> None:
@@ -133,6 +134,7 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
 
     state = load_checkpoint(run.checkpoint_path)
     if state is None:
+        run.keep_metrics_until(-1)  # lines of an attempt that was stopped before its first checkpoint
         look = monitor.look(network)
         trainer.position.looks.append(asdict(look))
         run.log({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | record(look))
@@ -171,7 +173,8 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
             if at.epoch % health_every == 0 or at.epoch == config.epochs:
                 look = monitor.look(network)
                 at.looks.append(asdict(look))
-                word, why = verdict([Look(**one) for one in at.looks], line.get("rotation_accuracy"))
+                chance = 1 / len(config.rotation.angles)
+                word, why = verdict([Look(**one) for one in at.looks], line.get("rotation_accuracy"), chance)
                 line |= record(look) | {"verdict": word, "why": why}
             run.log(line)
             display.epoch(line, config.epochs)

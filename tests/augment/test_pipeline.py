@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from effssl import augment
+from effssl.augment.crop import boxes
 from effssl.augment.pipeline import GROUP
 from effssl.config import Augment
 from effssl.randomness import generator
@@ -11,8 +12,14 @@ from effssl.randomness import generator
 PLAIN = Augment(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0, jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
 
 
+def apply(config: Augment, images: Tensor, draws: augment.Draws, size: int) -> Tensor:
+    sizes = torch.tensor(images.shape[-2:]).expand(len(images), 2)
+    box = boxes(sizes, draws.box[:, 0], config.ratio)
+    return augment.recolor(config, augment.cut(config, images, box, draws, size), draws)
+
+
 def views(config: Augment, images: Tensor, size: int = 32, view: int = 0, seed: int = 0) -> Tensor:
-    return augment.apply(config, images, augment.draw(config, len(images), view, generator(seed, "t")), size)
+    return apply(config, images, augment.draw(config, len(images), view, generator(seed, "t")), size)
 
 
 def test_without_any_change_the_view_is_the_image(photos: Tensor) -> None:
@@ -51,7 +58,7 @@ def test_order_of_jitter_is_a_permutation_per_group() -> None:
 def test_cropped_images_only_miss_the_flip(photos: Tensor) -> None:
     config = Augment(jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
     draws = augment.draw(config, 64, 0, generator(0, "c"))
-    out = augment.apply(config, photos, draws, 96, cropped=True)
+    out = augment.recolor(config, augment.flip(photos, draws), draws)
     expected = torch.where(draws.flip.view(-1, 1, 1, 1), photos.flip(-1), photos) / 255
     assert torch.allclose(out, expected)
 
@@ -60,6 +67,6 @@ def test_rows_can_be_sliced_by_rank(photos: Tensor) -> None:
     config = Augment(blur=(0.5,), solarize=(0.3,))
     draws = augment.draw(config, 2 * GROUP, 0, generator(0, "r"))
     images = photos.repeat(2, 1, 1, 1)
-    whole = augment.apply(config, images, draws, 32)
-    parts = [augment.apply(config, images[s], draws[s], 32) for s in (slice(0, GROUP), slice(GROUP, 2 * GROUP))]
+    whole = apply(config, images, draws, 32)
+    parts = [apply(config, images[s], draws[s], 32) for s in (slice(0, GROUP), slice(GROUP, 2 * GROUP))]
     assert torch.allclose(whole, torch.cat(parts), atol=1e-5)

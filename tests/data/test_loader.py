@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor
 
 import effssl
+from effssl.augment.crop import center_boxes
 from effssl.config import Augment
 from effssl.data import ArrayImages, FolderImages, open_data
 from effssl.data.loader import ViewLoader, clean_batches
 from effssl.data.views import Needs
 
 CPU = torch.device("cpu")
+CENTER = partial(center_boxes, share=1.0)
 
 
 @pytest.fixture
@@ -91,13 +94,14 @@ def test_a_file_that_cannot_be_decoded_is_left_out(folder: Path, capsys: pytest.
     batches = list(loader(data.train).epoch(0))
     assert [len(b.large[0]) for b in batches] == [4, 4, 4]
     assert "05.jpg" in capsys.readouterr().err
-    rows = torch.cat([rows for _, rows in clean_batches(data.train, 32, 1.0, 4, workers=0)])
+    assert 5 not in torch.cat([b.index for b in batches])  # its label is not trained on either
+    rows = torch.cat([rows for _, rows in clean_batches(data.train, 32, CENTER, 4, workers=0)])
     assert rows.tolist() == [i for i in range(12) if i != 5]  # and no other image stands in for it in an evaluation
 
 
 def test_clean_batches_are_the_center(folder: Path) -> None:
     data = open_data(str(folder))
-    pixels, rows = next(clean_batches(data.train, 32, 1.0, 12, workers=0))
+    pixels, rows = next(clean_batches(data.train, 32, CENTER, 12, workers=0))
     assert rows.tolist() == list(range(12))
     image = Image.open(data.train.paths[0])  # 300×200
     expected = reference.pil_to_tensor(image.resize((32, 32), Image.Resampling.BILINEAR, box=(50, 0, 250, 200)))

@@ -43,11 +43,14 @@ def test_npy_layouts(tmp_path: Path, shape: tuple[int, ...]) -> None:
 def test_npz_with_labels_and_test_images(tmp_path: Path) -> None:
     images = np.zeros((4, 5, 5, 3), np.uint8)
     labels = np.array(["cat", "dog", "cat", "cow"])
-    np.savez(tmp_path / "a.npz", images=images, labels=labels, test_images=images[:2], test_labels=labels[:2])
+    np.savez(tmp_path / "a.npz", images=images, labels=labels, test_images=images[:2], test_labels=["dog", "cat"])
     data = open_data(str(tmp_path / "a.npz"))
     assert data.train.classes == ["cat", "cow", "dog"]
     assert data.train.labels.tolist() == [0, 2, 0, 1]
-    assert len(data.test) == 2
+    assert data.test.labels.tolist() == [2, 0]  # numbered as in train
+    np.savez(tmp_path / "b.npz", images=images, labels=labels, test_images=images[:1], test_labels=["fish"])
+    with pytest.raises(RequestError, match="fish"):
+        open_data(str(tmp_path / "b.npz"))
 
 
 def test_floats_between_0_and_1_are_images_and_others_are_not(tmp_path: Path) -> None:

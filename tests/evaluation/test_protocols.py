@@ -41,7 +41,7 @@ def test_knn_equals_scikit_learn(features: tuple[Features, Features], k: int) ->
     theirs = KNeighborsClassifier(k, metric="cosine", algorithm="brute", weights=weight)
     theirs.fit(train.h.double().numpy(), train.labels.numpy())
     expected = 100 * theirs.score(test.h.double().numpy(), test.labels.numpy())
-    exact = [Features(f.h.double(), f.labels) for f in features]
+    exact = [Features(f.h.double(), f.labels, f.rows) for f in features]
     assert knn_accuracy(*exact, k=k) == pytest.approx(expected, abs=0.01)
     assert knn_accuracy(train, test, k=k) == pytest.approx(expected, abs=0.6)  # float32 ties
 

@@ -1,0 +1,21 @@
+"""Where tensors live."""
+
+from __future__ import annotations
+
+import torch
+
+from effssl.errors import RequestError
+
+
+def pick_device(name: str) -> torch.device:
+    """auto is the first accelerator found, else the CPU."""
+    if name != "auto":
+        try:
+            device = torch.device(name)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise RequestError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        return device
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

@@ -1,0 +1,54 @@
+"""Saliency maps by Grad-CAM from a network that was trained with labels. Selvaraju et al. 2017."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from effssl.augment.color import normalize
+from effssl.augment.crop import resize
+from effssl.data import Data
+from effssl.data.loader import clean_batches, whole_boxes
+from effssl.errors import RequestError
+from effssl.progress import counter
+from effssl.run import Run
+
+BATCH = 100
+
+
+def saliency_maps(run: Run, data: Data, out: str | Path) -> Path:
+    """Grad-CAM maps of the last block for each training image's own class, stored for `--augment.saliency`.
+
+    `run` was trained with the supervised term. Each map spreads over its whole image, N×h×h.
+    """
+    try:
+        from captum.attr import LayerGradCam
+    except ImportError:
+        raise RequestError("saliency maps need captum: pip install captum") from None
+    out, labels = Path(out), data.train.labels
+    if out.exists():
+        raise RequestError(f"{out} exists; choose another --out")
+    if labels is None:
+        raise RequestError(f"{data.name} has no labels, which Grad-CAM needs")
+    encoder, classifier, classes = run.encoder(), run.classifier(), len(data.train.classes)
+    if classifier.out_features != classes:
+        raise RequestError(f"{run.folder} knows {classifier.out_features} classes, {data.name} has {classes}")
+    model = nn.Sequential(encoder.backbone, classifier).eval()
+    cam = LayerGradCam(model, encoder.backbone.layer4)
+    maps = []
+    with counter("saliency", len(data.train)) as advance:
+        for pixels, rows in clean_batches(data.train, encoder.size, whole_boxes, BATCH):
+            x = resize(pixels, encoder.size) / 255
+            x = normalize(x, tuple(encoder.about["mean"]), tuple(encoder.about["std"])).requires_grad_()
+            part = cam.attribute(x, target=labels[rows], relu_attributions=True)
+            maps.append(part.detach().squeeze(1).half())
+            advance(len(rows))
+    stack = torch.cat(maps)
+    missing = len(data.train) - len(stack)
+    if missing:
+        raise RequestError(f"{missing} images cannot be decoded; take them out of {data.name} first")
+    np.savez(out, maps=stack.numpy(), fingerprint=data.train.fingerprint())
+    return out
