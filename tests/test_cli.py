@@ -104,6 +104,7 @@ def bad_folders(tmp_path: Path) -> Path:
         (["pretrain", "--data", "digits", "--config", "missing.yaml"], "no such file"),
         (["pretrain", "--data", "digits", "--out", "notarun"], "not empty and not a run folder"),
         (["pretrain", "--data", "digits", "--out", "wrong.yaml"], "is a file"),
+        (["pretrain", "--data", "digits", "--out", "wrong.yaml/x"], "cannot be made"),
         (["eval", "knn", "notarun"], "not a run folder"),
         (["eval", "knn", "missing"], "no run folder"),
         (["recipes", "cifar10-byl"], "did you mean cifar10-byol"),

@@ -155,6 +155,73 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / "r" / "encoder.safetensors").exists()
 
 
+def test_weights_that_are_not_finite_stop_the_run_too(tmp_path: Path) -> None:
+    """One step per epoch: the loss is fine, the update is not, and the next thing that looks is the health."""
+    with pytest.raises(RunFailed, match="not finite"):
+        effssl.pretrain("digits", "simclr", epochs=2, lr=1e20, out=tmp_path / "r", **QUICK | {"batch_size": 512})
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_its_log_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from effssl.training import loop
+
+    def no_disk(path: Path, state: dict) -> None:
+        raise OSError(28, "No space left on device")
+
+    settings = {"epochs": 3, "out": tmp_path / "r", "checkpoint_every": 2, **QUICK}
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", no_disk)
+        with pytest.raises(OSError, match="No space"):
+            effssl.pretrain("digits", "byol", **settings)
+    with (tmp_path / "r" / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "lo')  # half a line
+    run = effssl.pretrain("digits", "byol", resume="auto", **settings)
+    assert [line["epoch"] for line in run.metrics()] == [0, 1, 2, 3]
+
+
+def test_images_that_changed_are_noticed_on_resume(finished: effssl.Run, tmp_path: Path) -> None:
+    import shutil
+
+    import numpy as np
+
+    images = np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), np.uint8)
+    np.save(tmp_path / "a.npy", images)
+    settings = {"epochs": 1, "out": tmp_path / "r", "quiet": True, "batch_size": 32}
+    run = effssl.pretrain(str(tmp_path / "a.npy"), "byol", **settings)
+    run.encoder_path.unlink()
+    shutil.move(tmp_path / "a.npy", tmp_path / "old.npy")
+    np.save(tmp_path / "a.npy", images[::-1])
+    with pytest.raises(RequestError, match="images have changed"):
+        effssl.pretrain(str(tmp_path / "a.npy"), "byol", resume="auto", **settings)
+
+
+def test_the_device_of_a_config_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("device: cuda:7\n")
+    with pytest.raises(RequestError, match="cuda:7"):
+        effssl.pretrain("digits", "byol", config=tmp_path / "c.yaml", out=tmp_path / "r", **QUICK)
+
+
+def test_rotated_views_that_an_encoder_does_not_take_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    settings = QUICK | {"encoder": "vit_b_16", "image_size": 32}
+    with pytest.raises(RequestError, match=r"rotation.size"):
+        effssl.pretrain("digits", "byol+rotation", epochs=1, out=tmp_path / "r", **settings)
+    assert not (tmp_path / "r").exists()
+
+
+def test_embed_shows_images_upright(finished: effssl.Run, tmp_path: Path) -> None:
+    from PIL import Image
+
+    encoder = finished.encoder()
+    photo = Image.linear_gradient("L").resize((40, 40)).convert("RGB")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo.save(tmp_path / "turned.png", exif=exif)
+    turned = encoder.embed([Image.open(tmp_path / "turned.png")])
+    assert torch.allclose(turned, encoder.embed([photo.rotate(-90)]), atol=1e-5)
+    assert not torch.allclose(turned, encoder.embed([photo]), atol=1e-3)
+
+
 def test_simsiam_without_stop_gradient_is_called_collapsed(tmp_path: Path) -> None:
     settings = QUICK | {"health": {"every": 2}, "simsiam": {"stop_gradient": False}}
     run = effssl.pretrain("digits", "simsiam", epochs=8, out=tmp_path / "r", lr=0.1, **settings)

@@ -35,7 +35,7 @@ class Look:
     rank_h: float  # effective number of directions in use
     rank_z: float
     knn: float | None = None  # percent on the validation split, where labels exist
-    images: int = 1000  # that were looked at
+    sampled: int = 1000  # images that were looked at
 
 
 def spread(features: Tensor) -> float:
@@ -95,8 +95,8 @@ def _some(images: Images, most: int) -> Images:
 def verdict(looks: list[Look], rotation_accuracy: float | None = None, chance: float = 0.25) -> tuple[str, str]:
     """(learning | collapsing | too early to tell, why), from all looks so far; the first is the untrained network."""
     first, last = looks[0], looks[-1]
-    if last.images < FEWEST:
-        return "too early to tell", f"{last.images} validation images are too few to tell by"
+    if last.sampled < FEWEST:
+        return "too early to tell", f"{last.sampled} validation images are too few to tell by"
     if min(last.std_h, last.std_z) < COLLAPSED_SPREAD:
         which = "features" if last.std_h < COLLAPSED_SPREAD else "projections"
         return "collapsing", f"all images get nearly the same {which} (spread {min(last.std_h, last.std_z):.3f} of 1)"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as reference
@@ -97,6 +98,26 @@ def test_a_file_that_cannot_be_decoded_is_left_out(folder: Path, capsys: pytest.
     assert 5 not in torch.cat([b.index for b in batches])  # its label is not trained on either
     rows = torch.cat([rows for _, rows in clean_batches(data.train, 32, CENTER, 4, workers=0)])
     assert rows.tolist() == [i for i in range(12) if i != 5]  # and no other image stands in for it in an evaluation
+
+
+def test_a_broken_file_shifts_no_label(tmp_path: Path) -> None:
+    """Two classes that differ in color, one truncated file: health and probes still pair images with their labels."""
+    noise = np.random.default_rng(0)
+    for part, count in (("train", 30), ("test", 6)):
+        for label, color in (("dark", 40), ("light", 200)):
+            (tmp_path / part / label).mkdir(parents=True)
+            for i in range(count):
+                pixels = noise.integers(color - 30, color + 30, (80, 90, 3), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / part / label / f"{i:02}.jpg")
+    for name in ("train/dark/03.jpg", "train/light/29.jpg", "test/dark/00.jpg"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+    run = effssl.pretrain(
+        str(tmp_path), "simclr", epochs=1, batch_size=16, image_size=32, out=tmp_path / "r", quiet=True
+    )
+    assert run.linear(epochs=10).accuracy > 90
+    score = run.knn(k=5)
+    assert score.accuracy > 90
 
 
 def test_clean_batches_are_the_center(folder: Path) -> None:

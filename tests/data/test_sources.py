@@ -166,6 +166,27 @@ def test_train_and_test_folders_have_labels(tmp_path: Path) -> None:
         open_data(str(tmp_path))
 
 
+def test_flat_train_and_test_folders_have_no_labels(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        for i in range(3):
+            Image.new("RGB", (80, 80), (i, 0, 0)).save(tmp_path / part / f"{i}.png")
+    data = open_data(str(tmp_path))
+    assert data.train.labels is None
+    assert (len(data.train), len(data.test)) == (3, 3)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_with_both_test_is_for_scores_and_val_for_choices(tmp_path: Path, name: str) -> None:
+    for part, count in (("train", 4), (name, 2), ("test", 3)):
+        for label in ("a", "b"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (80, 80), (i, 0, 0)).save(tmp_path / part / label / f"{i}.png")
+    data = open_data(str(tmp_path))
+    assert (len(data.train), len(data.test), len(data.validation()[1])) == (8, 6, 4)
+
+
 def test_small_images_of_one_size_live_in_memory(tmp_path: Path) -> None:
     for i in range(4):
         Image.new("RGB", (28, 20), (i, 2, 3)).save(tmp_path / f"{i}.png")
@@ -239,6 +260,14 @@ def test_a_damaged_store_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "cifar10.npz").write_bytes(b"PK\x03\x04 half a file")
     with pytest.raises(RequestError, match="delete it"):
         open_data("cifar10")
+
+
+def test_a_damaged_archive_is_one_place_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EFFSSL_DATA", str(tmp_path))
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(b"no archive")
+    monkeypatch.setattr(cifar, "_from_site", lambda name: {})
+    with pytest.raises(RequestError, match="could not be had"):
+        open_data("cifar100")
 
 
 def test_pixel_statistics_are_exact() -> None:

@@ -52,3 +52,13 @@ def test_rotation_accuracy_is_a_sign_of_learning_without_labels() -> None:
     looks = [Look(0.3, 0.28, 90, 80), Look(0.3, 0.3, 90, 80)]
     assert verdict(looks, 0.6)[0] == "learning"
     assert verdict(looks, 0.26)[0] == "too early to tell"
+
+
+def test_too_few_images_are_not_called_collapsed() -> None:
+    assert verdict([START, Look(0.3, 0.3, 1.0, 1.0, 90.0, sampled=2)])[0] == "too early to tell"
+
+
+def test_chance_depends_on_the_number_of_angles() -> None:
+    looks = [Look(0.3, 0.28, 90, 80), Look(0.3, 0.3, 90, 80)]
+    assert verdict(looks, 0.5, chance=0.5)[0] == "too early to tell"
+    assert verdict(looks, 0.7, chance=0.5)[0] == "learning"
