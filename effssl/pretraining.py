@@ -60,9 +60,6 @@ def execute(
     wanted = flags.get("device") or (read_yaml(file).get("device") if file else None)
     device = pick_device(str(wanted or "auto"))
     plan = resolve(flags, file, accelerator=device.type != "cpu")
-    source = Path(plan.config.data).expanduser()
-    if plan.config.data and source.exists():  # a run may be evaluated from another folder than it was started in
-        plan = dataclasses.replace(plan, config=dataclasses.replace(plan.config, data=str(source.resolve())))
     folder = Path(out) if out else default_folder(plan)
     if resume == "never":
         refuse_to_overwrite(folder)
@@ -114,10 +111,12 @@ def default_folder(plan: Plan) -> Path:
 
 
 def fit_to_data(plan: Plan, data: Any) -> Plan:
-    """Fill in what only the images can tell: the size of a view."""
+    """Fill in what only the opened images can tell: the size of a view, and where they lie, seen from anywhere."""
     from effssl.data import ArrayImages
 
-    config = plan.config
+    config, source = plan.config, Path(plan.config.data).expanduser()
+    if source.exists():
+        config = dataclasses.replace(config, data=str(source.resolve()))
     if config.image_size == 0:
         small = isinstance(data.train, ArrayImages)
         size = max(SMALLEST_SIZE, max(data.train.pixels.shape[-2:])) if small else FOLDER_SIZE

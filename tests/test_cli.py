@@ -91,7 +91,7 @@ def bad_folders(tmp_path: Path) -> Path:
         (["pretrain", "--data", "digits", "--device", "cuda:7"], "cannot be used"),
         (["pretrain", "--data", "digits", "--batch-size", "5000"], "larger than the set of 1437"),
         (["pretrain", "--data", "digits", "--batch-size", "1"], "at least 2"),
-        (["pretrain", "--data", "digits", "--epochs", "0"], "more than 0"),
+        (["pretrain", "--data", "digits", "--epochs", "0"], "at least 1"),
         (["pretrain", "--data", "digits", "--subset", "5000"], "a subset of 5000"),
         (["pretrain", "--data", "digits", "--objective", "0*byol"], "every term has weight 0"),
         (["pretrain", "--data", "empty"], "no images under empty (looked for .jpg"),

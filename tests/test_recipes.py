@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from effssl import recipes
-from effssl.config import PRETEXT, Config, build, differences, read_yaml, to_dict
+from effssl.config import Config, build, differences, read_yaml, to_dict
 from effssl.data import ArrayImages, Data
 from effssl.errors import RequestError
+from effssl.objectives.options import PRETEXT
 from effssl.recipes import resolve
 from effssl.training.loop import Trainer
 

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl import config
 from effssl.network import Network, follow, momentum_copy
 from effssl.network.heads import mlp
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import BYOL as Options
 
 
 def mean_cosine(p: Tensor, z: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def mean_cosine(p: Tensor, z: Tensor) -> Tensor:
 class BYOL(Term):
     """L = −(1/2B) Σ cos(q(z₁), z̄₂) + cos(q(z₂), z̄₁), z̄ from the target network ψ ← τψ + (1 − τ)θ."""
 
-    def __init__(self, options: config.BYOL, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.q = mlp([network.z_dim, options.predictor_hidden, network.z_dim])
         self.target = momentum_copy(network)

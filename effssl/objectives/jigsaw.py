@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effssl import config
 from effssl.augment.color import to_gray
 from effssl.data.views import Needs
 from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import Jigsaw as Options
 from effssl.randomness import seed_of
 
 GRID, SMALLEST = 3, 64
@@ -61,7 +61,7 @@ class Jigsaw(Term):
 
     needs = Needs(large=0, clean=True)
 
-    def __init__(self, options: config.Jigsaw, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         if setting.image_size < SMALLEST:
             raise RequestError(

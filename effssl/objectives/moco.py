@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl import config
 from effssl.errors import RequestError
 from effssl.network import Network, follow, momentum_copy
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import MoCo as Options
 
 
 def info_nce(q: Tensor, k: Tensor, queue: Tensor, temperature: float) -> Tensor:
@@ -29,7 +29,7 @@ class MoCo(Term):
     queue: Tensor  # length×D
     position: Tensor  # where the next key goes
 
-    def __init__(self, options: config.MoCo, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         if setting.batch_size % options.key_bn_groups:
             raise RequestError(

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from effssl.config import TERMS, Config
+from effssl.config import Config
 from effssl.data.views import Needs, Views
 from effssl.network import Network
+from effssl.objectives.options import TERMS
 from effssl.randomness import seeded
 
 

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effssl import config
 from effssl.augment.crop import resize
 from effssl.augment.rotate import rotate
 from effssl.data.views import Needs
@@ -19,6 +18,7 @@ from effssl.network import Network
 from effssl.network.encoders import refused
 from effssl.network.heads import mlp
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import Rotation as Options
 from effssl.objectives.supcon import sup_con
 
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
@@ -30,7 +30,7 @@ class Rotation(Term):
     Rotated views have a pass of their own, so the other terms' batch statistics stay as they are.
     """
 
-    def __init__(self, options: config.Rotation, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.mode = ("all" if setting.alone else "two") if options.views == "auto" else options.views
         self.needs = Needs(large=2 if self.mode in ("two", "given") else 1)

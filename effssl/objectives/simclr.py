@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl import config
 from effssl.network import Network
 from effssl.objectives.labels import known_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import SimCLR as Options
 
 
 def nt_xent(z: Tensor, temperature: float, drop: Tensor | None = None, decoupled: bool = False) -> Tensor:
@@ -47,7 +47,7 @@ def same_class(labels: Tensor, known: Tensor, mode: str) -> Tensor:
 class SimCLR(Term):
     """NT-Xent on z; with `known_labels` false negatives that a fraction of the labels reveals are left out."""
 
-    def __init__(self, options: config.SimCLR, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         base = options.base_temperature
         self.factor = options.temperature / base if base else 1.0

@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from effssl import config
 from effssl.network import Network
 from effssl.network.heads import mlp
 from effssl.objectives.byol import mean_cosine
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import SimSiam as Options
 
 
 class SimSiam(Term):
     """L = −½ cos(q(z₁), sg z₂) − ½ cos(q(z₂), sg z₁)."""
 
-    def __init__(self, options: config.SimSiam, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.q = mlp([network.z_dim, options.predictor_hidden, network.z_dim])
 

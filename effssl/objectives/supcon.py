@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl import config
 from effssl.network import Network
 from effssl.objectives.labels import noisy_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import SupCon as Options
 
 
 def sup_con(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -29,7 +29,7 @@ def sup_con(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
 class SupCon(Term):
     """SupCon on z, with a fixed share of wrong labels if told."""
 
-    def __init__(self, options: config.SupCon, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         labels = required_labels(setting, "supcon")
         self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed)

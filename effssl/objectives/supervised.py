@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import nn
 
-from effssl import config
 from effssl.data.views import Needs
 from effssl.network import Network
 from effssl.objectives.labels import noisy_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import Supervised as Options
 
 
 class Supervised(Term):
@@ -17,7 +17,7 @@ class Supervised(Term):
 
     needs = Needs(large=1)
 
-    def __init__(self, options: config.Supervised, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         labels = required_labels(setting, "supervised")
         self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed)

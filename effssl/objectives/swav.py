@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effssl import config
 from effssl.data.views import Needs
 from effssl.network import Network
 from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.options import SwAV as Options
 
 
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
@@ -32,7 +32,7 @@ class SwAV(Term):
 
     queue: Tensor  # 2×length×D: past projections of the first and of the second view, newest first
 
-    def __init__(self, options: config.SwAV, network: Network, setting: Setting) -> None:
+    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.needs = Needs(small=True)
         self.prototypes = nn.Linear(network.z_dim, options.prototypes, bias=False)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effssl.config import PRETEXT, TERMS, Config, build, flatten, read_yaml, to_dict
+from effssl.config import Config, build, flatten, read_yaml, to_dict
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
+from effssl.objectives.options import PRETEXT, TERMS
 
 FOLDER = Path(__file__).parent
 NAMED_SETS = ("cifar10", "cifar100")

@@ -50,7 +50,7 @@ class Trainer:
 
     def __init__(self, plan: Plan, data: Data, device: torch.device) -> None:
         config = self.config = plan.config
-        self.data = data
+        self.data, self.fingerprint = data, data.train.fingerprint()
         self.objective = make_objective(plan, device, data)
         self.optimizer = make_optimizer(config.optimizer, self.objective, config.lr)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
@@ -110,13 +110,13 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "position": asdict(self.position),
-            "data": self.data.train.fingerprint(),
+            "data": self.fingerprint,
             "noise": self.noise.state() if self.noise is not None else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a saved state."""
-        if state["data"] != self.data.train.fingerprint():
+        if state["data"] != self.fingerprint:
             raise RequestError("the images have changed since the run was started; choose another --out")
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -327,7 +327,7 @@ def test_autocast_returns_float32_losses_near_the_full_ones(tiny_photos: Tensor)
 
 def test_rotation_modes_say_what_they_need() -> None:
     network = make("byol").network
-    from effssl.config import Rotation as Options
+    from effssl.objectives.options import Rotation as Options
 
     assert Rotation(Options(), network, Setting()).needs.large == 2
     assert Rotation(Options(views="one"), network, Setting()).needs.large == 1

@@ -1,0 +1,167 @@
+"""The terms of an objective and what each can be told: a field is the flag `--term.field`. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class SimCLR:
+    """Contrast the two views of an image with all other images of the batch (NT-Xent)."""
+
+    weight: float = 1.0
+    temperature: float = 0.2
+    base_temperature: float = 0.0
+    """multiply the loss by temperature/base_temperature, as SupContrast does; 0 is off"""
+    decoupled: bool = False
+    """leave the positive out of the denominator"""
+    known_labels: float = 0.0
+    """share of images whose label is known and used to drop false negatives from the denominator"""
+    false_negatives: Literal["both", "anchor"] = "both"
+    """drop a pair if both labels are known, or if the anchor's is"""
+
+
+@dataclass(frozen=True)
+class SupCon:
+    """Pull all views of the same class together (supervised contrastive)."""
+
+    weight: float = 1.0
+    temperature: float = 0.1
+    base_temperature: float = 0.0
+    """multiply the loss by temperature/base_temperature; 0 is off"""
+    label_noise: float = 0.0
+    """share of labels replaced by a different class, fixed for the run"""
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """Classify images by their labels: the reference."""
+
+    weight: float = 1.0
+    label_noise: float = 0.0
+    """share of labels replaced by a different class, fixed for the run"""
+
+
+@dataclass(frozen=True)
+class SwAV:
+    """Predict from one view the cluster another view was assigned to."""
+
+    weight: float = 1.0
+    prototypes: int = 100
+    temperature: float = 0.1
+    epsilon: float = 0.05
+    """softness of the assignments; smaller is harder"""
+    iterations: int = 3
+    """of Sinkhorn-Knopp"""
+    queue: int = 0
+    """past projections per view that join the assignment, any number; 0 is none"""
+    queue_from: float = 15.0
+    """epoch from which a full queue is used"""
+    freeze_epochs: float = 1.0
+    """epochs during which the prototypes stay as they are"""
+
+
+@dataclass(frozen=True)
+class MoCo:
+    """Find the momentum network's key of the other view in a queue of keys."""
+
+    weight: float = 1.0
+    temperature: float = 0.1
+    queue: int = 4096
+    """keys of other images, any number"""
+    momentum: float = 0.99
+    symmetric: bool = True
+    """each view is the query once"""
+    key_bn_groups: int = 8
+    """keys run shuffled in so many groups, or batch norm gives the positive away"""
+
+
+@dataclass(frozen=True)
+class Jigsaw:
+    """Tell how nine patches of an image were shuffled."""
+
+    weight: float = 0.4
+    permutations: int = 100
+    seed: int = 0
+    """of the set of permutations"""
+    hidden: int = 256
+    """features per patch"""
+    gray: float = 0.2
+    """probability that a puzzle has no color"""
+    shift: int = 2
+    """largest change of a patch's color, in 1/255 per channel"""
+
+
+@dataclass(frozen=True)
+class BYOL:
+    """Predict the momentum network's projection of the other view."""
+
+    weight: float = 1.0
+    momentum: float = 0.95
+    """target momentum τ"""
+    momentum_end: float = 0.0
+    """cosine from momentum to this value; 0 keeps it constant"""
+    predictor_hidden: int = 4096
+    loss_scale: float = 1.0
+    """1 is the paper's −mean cos; 4 is the gradient of the original BYOL"""
+
+
+@dataclass(frozen=True)
+class SimSiam:
+    """Predict the (stop-gradient) projection of the other view."""
+
+    weight: float = 1.0
+    predictor_hidden: int = 512
+    fix_predictor_lr: bool = True
+    """the predictor's learning rate is not scheduled"""
+    stop_gradient: bool = True
+    """without it the method collapses; the switch is there to show that"""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Tell by how much a view was rotated: the noise-free pretext task."""
+
+    weight: float = 0.4
+    """λ of L = L_base + λ · L_rotation"""
+    on: Literal["z", "h"] = "z"
+    """the head reads the projection z = g(f(x)) (the paper) or the feature h = f(x) (its released code)"""
+    angles: tuple[float, ...] = (0.0, 90.0, 180.0, 270.0)
+    """the angle set, counter-clockwise; the label is the position in it"""
+    crop: Literal["same", "per_angle"] = "same"
+    """other angles than quarter turns need a crop: the same for all angles, or each its own"""
+    views: Literal["auto", "one", "two", "all", "given"] = "auto"
+    """rotated views per image: one or two with an own angle each, or all angles of one view (auto: two beside an
+    instance term, all when it stands alone); given: the views are rotated already (augment.rotate), no extra pass"""
+    form: Literal["ce", "supcon", "cosine"] = "ce"
+    """tell the angle, contrast by angle, or make two rotations of a view differ"""
+    temperature: float = 0.1
+    """of form supcon"""
+    noise: float = 0.0
+    """probability that a view's label is a different angle"""
+    shared: int = 0
+    """share only so many stages (1 stem, 2–5 blocks, 6 projector) and copy the rest; 0 shares all"""
+    size: float = 0.0
+    """side of the rotated views in pixels, or below 1 as a share of the other views' side; 0 is the same side"""
+    update_stats: bool = True
+    """rotated views move the running statistics of batch norm"""
+    hidden: int = 0
+    """hidden width of the head; 0 is the projector's"""
+
+
+TERMS: dict[str, str] = {
+    "simclr": "effssl.objectives.simclr:SimCLR",
+    "byol": "effssl.objectives.byol:BYOL",
+    "simsiam": "effssl.objectives.simsiam:SimSiam",
+    "swav": "effssl.objectives.swav:SwAV",
+    "moco": "effssl.objectives.moco:MoCo",
+    "supcon": "effssl.objectives.supcon:SupCon",
+    "supervised": "effssl.objectives.supervised:Supervised",
+    "rotation": "effssl.objectives.rotation:Rotation",
+    "jigsaw": "effssl.objectives.jigsaw:Jigsaw",
+}
+"""A term is its options above, a line here, a field of `effssl.config.Config`, and a class in a file of this folder."""
+
+PRETEXT = frozenset({"rotation", "jigsaw"})
+"""Terms that look at one view at a time; all others compare views of an image."""
