@@ -10,7 +10,7 @@ from effssl.config import differences, read_yaml
 from effssl.errors import RequestError
 from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
-from effssl.run import Run
+from effssl.run import Run, write_atomically
 
 FOLDER_SIZE = 64  # default side of a view of a photograph in a CPU-budget run
 SMALLEST_SIZE = 16  # smaller images are enlarged to this: encoders halve an image several times
@@ -61,14 +61,15 @@ def execute(
     device = pick_device(str(wanted or "auto"))
     plan = resolve(flags, file, accelerator=device.type != "cpu")
     folder = Path(out) if out else default_folder(plan)
-    if resume == "never":
+    going_on = resume == "auto" and (folder / "config.yaml").is_file()
+    if not going_on:
         refuse_to_overwrite(folder)
     opened = open_data(plan.config.data, plan.config.labels, plan.config.subset)
     plan = fit_to_data(plan, opened)
     if plan.config.batch_size > len(opened.train):
         raise RequestError(f"batch size {plan.config.batch_size} is larger than the set of {len(opened.train)} images")
     run: Run | None = None
-    if resume == "auto" and (folder / "config.yaml").is_file():
+    if going_on:
         run = Run(folder)
         changed = differences(run.config, plan.config)
         if changed:
@@ -82,7 +83,9 @@ def execute(
     for note in plan.notes:
         display.say(note)
     if opened.unreadable:
-        shown = ", ".join(opened.unreadable[:5]) + (" …" if len(opened.unreadable) > 5 else "")
+        listed = run.folder / "unreadable.txt"
+        write_atomically(listed, "\n".join(opened.unreadable) + "\n")
+        shown = ", ".join(opened.unreadable[:5]) + (f" … (all in {listed})" if len(opened.unreadable) > 5 else "")
         display.say(f"{len(opened.unreadable)} files cannot be read and are left out: {shown}")
     c, terms = plan.config, " + ".join(f"{weight:g}*{term}" for term, weight in plan.weights.items())
     display.say(f"{len(opened.train)} images at {c.image_size} px, {c.encoder} encoder, {terms}, {c.epochs} epochs")
@@ -112,10 +115,10 @@ def default_folder(plan: Plan) -> Path:
 
 def fit_to_data(plan: Plan, data: Any) -> Plan:
     """Fill in what only the opened images can tell: the size of a view, and where they lie, seen from anywhere."""
-    from effssl.data import ArrayImages
+    from effssl.data import NAMED, ArrayImages
 
     config, source = plan.config, Path(plan.config.data).expanduser()
-    if source.exists():
+    if config.data not in NAMED:
         config = dataclasses.replace(config, data=str(source.resolve()))
     if config.image_size == 0:
         small = isinstance(data.train, ArrayImages)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the processes that tests start
 
 import pytest
 import torch

@@ -145,8 +145,9 @@ def test_nothing_is_overwritten(finished: effssl.Run, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
-    with pytest.raises(RequestError, match="not a run folder"):
-        effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "mine", **QUICK)
+    for resume in ("never", "auto"):
+        with pytest.raises(RequestError, match="not a run folder"):
+            effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "mine", resume=resume, **QUICK)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:

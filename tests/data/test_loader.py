@@ -130,9 +130,11 @@ def test_clean_batches_are_the_center(folder: Path) -> None:
 
 
 def test_pretrain_on_a_folder_without_labels(folder: Path, tmp_path: Path) -> None:
+    (folder / "broken.jpg").write_bytes(b"nothing")
     run = effssl.pretrain(
         str(folder), "simsiam+rotation", epochs=2, batch_size=4, image_size=32, out=tmp_path / "run", quiet=True
     )
+    assert (run.folder / "unreadable.txt").read_text().splitlines() == [str(folder / "broken.jpg")]
     last = run.metrics()[-1]
     assert "knn" not in last
     assert last["verdict"] in ("learning", "collapsing", "too early to tell")
