@@ -61,12 +61,11 @@ def main(argv: list[str] | None = None) -> None:
         with ThreadPoolExecutor(2) as pool:
             running = [pool.submit(run_arm, arm, seed, data, out) for arm, seed in jobs]
             try:
-                for done in running:
-                    done.result()
+                measured = [done.result() for done in running]
             except BaseException:
                 pool.shutdown(cancel_futures=True)  # a failed arm ends the demo; those that wait are not begun
                 raise
-        results = {arm.name: [measure(out, arm, seed, data) for seed in range(args.seeds)] for arm in ARMS}
+        results = {arm.name: measured[i :: len(ARMS)] for i, arm in enumerate(ARMS)}
         write_atomically(out / "results.json", json.dumps({"data": data, "arms": results}, indent=2) + "\n")
         print_table(results, data, args.seeds)
         draw(results, out / "demo.png")
@@ -94,8 +93,8 @@ def folder_of(out: Path, arm: Arm, seed: int, data: str) -> Path:
     return out / f"{data}-{arm.name}-{seed}"
 
 
-def run_arm(arm: Arm, seed: int, data: str, out: Path) -> None:
-    """Train one arm in a process of its own and show its lines as they come."""
+def run_arm(arm: Arm, seed: int, data: str, out: Path) -> dict[str, Any]:
+    """Train one arm in a process of its own, show its lines as they come, and measure it while others still train."""
     command = [sys.executable, "-m", "effssl", "pretrain", "--data", data, "--recipe", "cpu-byol", *arm.flags]
     command += ["--epochs", str(EPOCHS), "--seed", str(seed), *HEALTH, "--device", "cpu", "--resume", "auto"]
     command += ["--subset", str(SUBSET)] if data == "cifar10" else []
@@ -112,6 +111,10 @@ def run_arm(arm: Arm, seed: int, data: str, out: Path) -> None:
                 say(f"{arm.name:5}  {line.rstrip()}")
     if process.wait():
         raise RunFailed(f"{arm.text}: {last}")
+    import torch
+
+    torch.set_num_threads(1)  # the other core is training
+    return measure(out, arm, seed, data)
 
 
 _printing = threading.Lock()
