@@ -106,7 +106,9 @@ def _pretrain(args: list[str]) -> None:
 
     run = execute(given(parsed, args), parsed.out or None, parsed.resume, parsed.config or None, parsed.quiet)
     if not parsed.quiet:
-        print(f"done: {run.folder}   next: effssl eval knn {run.folder}")
+        measurable = "knn" in run.metrics()[-1]
+        use = f"effssl eval knn {run.folder}" if measurable else f'encoder = effssl.load("{run.folder}") in Python'
+        print(f"done: {run.folder}   next: {use}")
 
 
 def _defaults(args: list[str]) -> Pretrain:

@@ -86,7 +86,7 @@ def execute(
         listed = run.folder / "unreadable.txt"
         write_atomically(listed, "\n".join(opened.unreadable) + "\n")
         shown = ", ".join(opened.unreadable[:5]) + (f" … (all in {listed})" if len(opened.unreadable) > 5 else "")
-        display.say(f"{len(opened.unreadable)} files cannot be read and are left out: {shown}")
+        display.say(f"files that cannot be read and are left out ({len(opened.unreadable)}): {shown}")
     c, terms = plan.config, " + ".join(f"{weight:g}*{term}" for term, weight in plan.weights.items())
     display.say(f"{len(opened.train)} images at {c.image_size} px, {c.encoder} encoder, {terms}, {c.epochs} epochs")
     display.say(f"on {device} → {folder}")
