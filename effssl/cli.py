@@ -204,7 +204,7 @@ def evaluate(
     rows = [("accuracy", f"{score.accuracy:.2f} %")]
     rows += [(key.replace("_", " "), f"{value:.2f} %") for key, value in score.also.items()]
     rows += [(key.replace("_", " "), str(value)) for key, value in score.constants.items()]
-    table(f"{what} of {run} on {score.source['data']}", ("", ""), rows)
+    table(f"{what} of {run} on {score.source['data']}", ("", "value"), rows)
 
 
 def _saliency(args: list[str]) -> None:

@@ -67,7 +67,10 @@ def execute(
     opened = open_data(plan.config.data, plan.config.labels, plan.config.subset)
     plan = fit_to_data(plan, opened)
     if plan.config.batch_size > len(opened.train):
-        raise RequestError(f"batch size {plan.config.batch_size} is larger than the set of {len(opened.train)} images")
+        raise RequestError(
+            f"batch size {plan.config.batch_size} is larger than the set of {len(opened.train)} images; "
+            f"use --batch-size {max(2, len(opened.train) // 4)}, for example"
+        )
     run: Run | None = None
     if going_on:
         run = Run(folder)
@@ -100,10 +103,9 @@ def refuse_to_overwrite(folder: Path) -> None:
         raise RequestError(f"{folder} is a file; choose another --out")
     if folder.is_dir() and any(folder.iterdir()):
         if (folder / "config.yaml").is_file():
-            state = "is finished" if (folder / "encoder.safetensors").is_file() else "is not finished"
-            raise RequestError(
-                f"the run {folder} exists and {state}; go on with --resume auto, or choose another --out"
-            )
+            if (folder / "encoder.safetensors").is_file():
+                raise RequestError(f"the run {folder} exists and is finished; choose another --out")
+            raise RequestError(f"the run {folder} exists; go on with --resume auto, or choose another --out")
         raise RequestError(f"{folder} is not empty and not a run folder; choose another --out")
 
 

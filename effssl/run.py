@@ -142,7 +142,11 @@ class Run:
 
         source = open_data(data, self.config.labels) if data else self.data()
         score = evaluate(what, self.encoder().to(pick_device(device)), source, **settings)
-        results = self.results() | {what if data is None else f"{what}@{data}": score.record()}
+        results, name = self.results(), what if data is None else f"{what}@{data}"
+        known = results.get(name, {}).get("constants", score.constants)
+        changed = [f"{key}={value}" for key, value in score.constants.items() if known.get(key) != value]
+        # Measured with other constants, it is another score: both stay.
+        results[" ".join([name, *changed])] = score.record()
         write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
         return score
 

@@ -59,6 +59,10 @@ def test_scores_are_stored_with_their_protocol(finished: effssl.Run) -> None:
     assert 50 < knn.accuracy <= 100
     assert linear.accuracy > 65
     assert linear.also["best_epoch_accuracy"] >= linear.accuracy
+    other = finished.knn(k=5)  # another protocol: stored beside the first, not over it
+    stored = json.loads((finished.folder / "results.json").read_text())
+    assert stored["knn"]["accuracy"] == knn.accuracy
+    assert stored["knn k=5"]["accuracy"] == other.accuracy
 
 
 def test_load_gives_a_frozen_module_ready_for_images(finished: effssl.Run) -> None:

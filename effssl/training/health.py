@@ -118,7 +118,7 @@ def verdict(looks: list[Look], rotation_accuracy: float | None = None, chance: f
     if rotation_accuracy is not None and rotation_accuracy > chance + 0.2 * (1 - chance):
         told = f"rotation accuracy {100 * rotation_accuracy:.0f} % (chance {100 * chance:.0f} %)"
         return "learning", f"{told}, spread {last.std_h:.2f}"
-    if last.rank_h > 1.2 * first.rank_h and last.std_h > 1.1 * first.std_h:
+    if rotation_accuracy is None and last.rank_h > 1.2 * first.rank_h and last.std_h > 1.1 * first.std_h:
         return (
             "learning",
             f"directions in use grew from {first.rank_h:.0f} to {last.rank_h:.0f}, spread {last.std_h:.2f}",

@@ -161,7 +161,7 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
                     progress(at.epoch * loader.steps + i, text)
                     if not told:
                         left = (trainer.total_steps - at.epoch * loader.steps) * config.batch_size / rate
-                        display.say(f"about {clock(left)} for {config.epochs - at.epoch} epochs, looks not counted")
+                        display.say(f"about {clock(left)} to go, looks not counted")
                         told = True
             at.epoch += 1
             at.seconds += time.perf_counter() - started

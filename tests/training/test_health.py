@@ -52,6 +52,9 @@ def test_rotation_accuracy_is_a_sign_of_learning_without_labels() -> None:
     looks = [Look(0.3, 0.28, 90, 80), Look(0.3, 0.3, 90, 80)]
     assert verdict(looks, 0.6)[0] == "learning"
     assert verdict(looks, 0.26)[0] == "too early to tell"
+    grown = [looks[0], Look(0.6, 0.7, 120, 80)]
+    assert verdict(grown, 0.26)[0] == "too early to tell"  # more directions, but the task is at chance
+    assert verdict(grown)[0] == "learning"
 
 
 def test_too_few_images_are_not_called_collapsed() -> None:
