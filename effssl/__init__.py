@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from effssl.data import open_data
     from effssl.errors import RequestError, RunFailed
     from effssl.evaluation import Score, evaluate
+    from effssl.objectives.options import register
     from effssl.pretraining import pretrain
     from effssl.run import Run, load
 
 __version__ = "0.1.0"
-__all__ = ["RequestError", "Run", "RunFailed", "Score", "evaluate", "load", "open_data", "pretrain"]
+__all__ = ["RequestError", "Run", "RunFailed", "Score", "evaluate", "load", "open_data", "pretrain", "register"]
 
 _WHERE = {
     "pretrain": "effssl.pretraining",
@@ -30,6 +31,7 @@ _WHERE = {
     "evaluate": "effssl.evaluation",
     "Score": "effssl.evaluation",
     "open_data": "effssl.data",
+    "register": "effssl.objectives.options",
     "RequestError": "effssl.errors",
     "RunFailed": "effssl.errors",
 }

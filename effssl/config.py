@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from effssl.errors import RequestError, did_you_mean
-from effssl.objectives.options import BYOL, Jigsaw, MoCo, Rotation, SimCLR, SimSiam, SupCon, Supervised, SwAV
+from effssl.objectives.options import BYOL, OWN, Jigsaw, MoCo, Rotation, SimCLR, SimSiam, SupCon, Supervised, SwAV
 
 # ---------------------------------------------------------------------------------------------------------------
 # The network and how it is optimized
@@ -181,6 +181,15 @@ class Config:
     supervised: Supervised = field(default_factory=Supervised)
     rotation: Rotation = field(default_factory=Rotation)
     jigsaw: Jigsaw = field(default_factory=Jigsaw)
+
+
+def config_type() -> type[Config]:
+    """`Config`, with a field for each term that was registered from outside."""
+    taken = {item.name for item in dataclasses.fields(Config)} & set(OWN)
+    if taken:
+        raise RequestError(f"a term cannot be called {', '.join(taken)}: that is a setting's name")
+    own = [(name, term.Options, field(default_factory=term.Options)) for name, term in OWN.items()]
+    return dataclasses.make_dataclass("Config", own, bases=(Config,), frozen=True) if own else Config
 
 
 MACHINE_FIELDS = frozenset({"device", "workers", "checkpoint_every"})

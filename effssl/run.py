@@ -9,14 +9,16 @@ results.json         scores, each with its protocol
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from effssl.config import Config, build, read_yaml, to_dict
+from effssl.config import Config, build, config_type, read_yaml, to_dict
 from effssl.errors import RequestError
 
 if TYPE_CHECKING:
@@ -67,7 +69,11 @@ class Run:
         """What the run was told, complete."""
         values = read_yaml(self.config_path)
         values.pop("versions", None)
-        return build(Config, values, str(self.config_path))
+        kind, words = config_type(), re.findall(r"\w+", str(values.get("objective")))
+        known = {item.name for item in dataclasses.fields(kind)}
+        # A term from outside that is not registered now: its options are not needed to use the encoder.
+        values = {key: value for key, value in values.items() if key in known or key not in words}
+        return build(kind, values, str(self.config_path))
 
     @property
     def finished(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the processes that tests start
@@ -11,6 +12,8 @@ import pytest
 import torch
 from sklearn.datasets import load_sample_images
 from torch import Tensor
+
+from effssl.objectives.options import OWN, PRETEXT
 
 torch.set_num_threads(1)  # two test processes share two cores
 
@@ -37,3 +40,11 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def only_our_terms() -> Iterator[None]:
+    """Terms that a test registers are gone after it."""
+    yield
+    PRETEXT.difference_update(OWN)
+    OWN.clear()

@@ -6,7 +6,7 @@ import math
 import re
 
 from effssl.errors import RequestError, did_you_mean
-from effssl.objectives.options import TERMS
+from effssl.objectives.options import term_names
 
 _SUMMAND = re.compile(r"(?:(?P<weight>[^*\s]+)\s*\*\s*)?(?P<name>[A-Za-z_]\w*)")
 
@@ -24,13 +24,12 @@ def parse(text: str) -> dict[str, float | None]:
         if match is None:
             raise RequestError(
                 f"objective {text!r}: cannot read {part.strip()!r}; write terms joined by +, each with an optional "
-                f"weight, like byol + 0.4*rotation (terms: {', '.join(TERMS)})"
+                f"weight, like byol + 0.4*rotation (terms: {', '.join(term_names())})"
             )
         name, weight = match["name"].lower(), match["weight"]
-        if name not in TERMS:
-            raise RequestError(
-                f"objective {text!r}: unknown term {name!r}{did_you_mean(name, TERMS)}; terms: {', '.join(TERMS)}"
-            )
+        if name not in term_names():
+            unknown = f"unknown term {name!r}{did_you_mean(name, term_names())}"
+            raise RequestError(f"objective {text!r}: {unknown}; terms: {', '.join(term_names())}")
         if name in terms:
             raise RequestError(f"objective {text!r}: {name} stands twice; add the weights up")
         terms[name] = None if weight is None else _number(weight, text)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from effssl.config import Config
 from effssl.data.views import Needs, Views
 from effssl.network import Network
-from effssl.objectives.options import TERMS
+from effssl.objectives.options import OWN, TERMS, Plain
 from effssl.randomness import seeded
 
 
@@ -85,6 +85,7 @@ class Outcome:
 class Term(nn.Module):
     """One summand. It holds its own heads and momentum copies and never registers the network itself."""
 
+    Options: type = Plain
     needs = Needs()
 
     def __init__(self, options: Any, network: Network, setting: Setting) -> None:
@@ -157,7 +158,14 @@ def build_objective(config: Config, weights: dict[str, float], network: Network,
     """Build the terms; each draws its initial weights from a seed of its own, so none disturbs another."""
     terms: dict[str, Term] = {}
     for name in weights:
-        module, cls = TERMS[name].split(":")
         with seeded(config.seed, "init", name):
-            terms[name] = getattr(importlib.import_module(module), cls)(getattr(config, name), network, setting)
+            terms[name] = term_class(name)(getattr(config, name), network, setting)
     return Objective(network, terms, weights, config)
+
+
+def term_class(name: str) -> type[Term]:
+    """The class behind a term's name."""
+    if name in OWN:
+        return OWN[name]
+    module, cls = TERMS[name].split(":")
+    return getattr(importlib.import_module(module), cls)

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Literal
+
+from effssl.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Nothing but a weight."""
+
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +170,32 @@ TERMS: dict[str, str] = {
     "rotation": "effssl.objectives.rotation:Rotation",
     "jigsaw": "effssl.objectives.jigsaw:Jigsaw",
 }
-"""A term is its options above, a line here, a field of `effssl.config.Config`, and a class in a file of this folder."""
+"""A term of the package: its options above, a line here, a field of `effssl.config.Config`, a file of this folder."""
 
-PRETEXT = frozenset({"rotation", "jigsaw"})
+OWN: dict[str, Any] = {}
+"""Terms that were registered from outside, by name: classes that hold their options as `Options`."""
+
+PRETEXT = {"rotation", "jigsaw"}
 """Terms that look at one view at a time; all others compare views of an image."""
+
+
+def term_names() -> list[str]:
+    """All terms an objective can name."""
+    return [*TERMS, *OWN]
+
+
+def register(name: str, term: Any, pretext: bool = False) -> None:
+    """Let objectives name a term of your own: a subclass of `effssl.objectives.objective.Term`.
+
+    `pretext` says that it looks at one view at a time, so that `rotation` beside it stands as if alone.
+    """
+    options = getattr(term, "Options", None)
+    if not (name.isidentifier() and name.islower()):
+        raise RequestError(f"a term's name is a lower-case word, got {name!r}")
+    if name in TERMS:
+        raise RequestError(f"the term {name!r} comes with effssl; choose another name")
+    if not (isinstance(options, type) and is_dataclass(options) and hasattr(options, "weight")):
+        raise RequestError(f"the term {name!r} needs a dataclass `Options` with a weight, like effssl's Term has")
+    OWN[name] = term
+    if pretext:
+        PRETEXT.add(name)

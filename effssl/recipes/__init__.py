@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effssl.config import Config, build, flatten, read_yaml, to_dict
+from effssl.config import Config, build, config_type, flatten, read_yaml, to_dict
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT, TERMS
@@ -68,7 +68,8 @@ def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
     small = data == "digits" or data.endswith((".npy", ".npz"))
     own = data if data in NAMED_SETS else "cifar10" if small else "images"
     families = (own, "imagenet100", "cifar10") if accelerator else ("cpu",)
-    return next(f"{family}-{term}" for family in families if f"{family}-{term}" in names())
+    known = [f"{family}-{one}" for one in (term, "byol") for family in families if f"{family}-{one}" in names()]
+    return known[0]  # a term from outside has no recipe and takes BYOL's
 
 
 def read(name: str) -> dict[str, Any]:
@@ -93,15 +94,15 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     from_file = read_yaml(file) if file else {}
     from_file.pop("versions", None)
     given = _merge(from_file, flags)
-    request = build(Config, {k: v for k, v in given.items() if k in ("data", "objective", "recipe")}, "request")
+    request = build(config_type(), {k: v for k, v in given.items() if k in ("data", "objective", "recipe")}, "request")
     written = parse(request.objective)
     name = request.recipe
     if name == "auto":
         name = choose(request.data, written, accelerator)
     recipe = read(name)
-    base = build(Config, recipe, f"recipe {name}")
-    config = build(Config, from_file, str(file), base) if file else base
-    config = build(Config, flags, "request", config)
+    base = build(config_type(), recipe, f"recipe {name}")
+    config = build(config_type(), from_file, str(file), base) if file else base
+    config = build(config_type(), flags, "request", config)
     notes = [f"recipe {name}"]
 
     if "lr" not in given and config.batch_size != base.batch_size:
