@@ -213,20 +213,21 @@ def _saliency(args: list[str]) -> None:
     tyro.cli(saliency, args=args, prog="effssl saliency")
 
 
-def saliency(run: str, /, out: str, data: str = "") -> None:
+def saliency(run: str, /, out: str, data: str = "", target: Literal["label", "predicted"] = "label") -> None:
     """Store Grad-CAM maps of all training images, for `effssl pretrain --augment.saliency`.
 
     Args:
         run: run folder of an encoder trained with the supervised term
         out: .npz file to write
         data: another data set than the run's own
+        target: the class that a map explains
     """
     from effssl.data import open_data
     from effssl.evaluation.saliency import saliency_maps
     from effssl.run import Run
 
     source = Run(run)
-    print(f"maps: {saliency_maps(source, open_data(data) if data else source.data(), out)}")
+    print(f"maps: {saliency_maps(source, open_data(data) if data else source.data(), out, target)}")
 
 
 def _recipes(args: list[str]) -> None:

@@ -69,6 +69,9 @@ class Schedule:
     """learning rate of the first step, as a share of lr"""
     final: float = 0.0
     """learning rate after the last step, as a share of lr"""
+    steps: tuple[float, ...] = ()
+    """shares of the run after which lr is multiplied by step_factor, in place of the cosine"""
+    step_factor: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,10 @@ class Augment:
     """file of saliency maps (effssl saliency); crops then cover more saliency than the image has on average"""
     saliency_share: float = 1.0
     """share of samples whose crops are chosen by saliency"""
+    saliency_by: Literal["sample", "crop", "image"] = "sample"
+    """drawn for all views of a sample at once, for each crop, or once for each image"""
+    pad: int = 0
+    """move the whole image by up to so many pixels over a black border, in place of a resized crop"""
     rotate: bool = False
     """turn every view by a random number of quarter turns"""
     small: int = 0
@@ -159,6 +166,8 @@ class Config:
     """processes that decode images of a folder; −1 is one per core"""
     labels: Literal["auto", "folders", "none"] = "auto"
     """sub-folders are labels: auto only in a train/–val/ or train/–test/ layout"""
+    classes: str = ""
+    """read only these class folders: imagenet100, or a text file with their names"""
     subset: int = 0
     """use a fixed random subset of so many training images; 0 is all"""
     stem: Literal["auto", "small", "large"] = "auto"

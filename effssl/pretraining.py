@@ -64,7 +64,7 @@ def execute(
     going_on = resume == "auto" and (folder / "config.yaml").is_file()
     if not going_on:
         refuse_to_overwrite(folder)
-    opened = open_data(plan.config.data, plan.config.labels, plan.config.subset)
+    opened = open_data(plan.config.data, plan.config.labels, plan.config.subset, plan.config.classes)
     plan = fit_to_data(plan, opened)
     if plan.config.batch_size > len(opened.train):
         raise RequestError(

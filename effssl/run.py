@@ -107,7 +107,7 @@ class Run:
         from effssl.data import open_data
 
         config = self.config
-        return open_data(config.data, config.labels, config.subset)
+        return open_data(config.data, config.labels, config.subset, config.classes)
 
     def encoder(self) -> LoadedEncoder:
         """The trained encoder, frozen, with its preprocessing."""

@@ -46,6 +46,12 @@ def boxes(sizes: Tensor, numbers: Tensor, ratio: tuple[float, float]) -> Tensor:
     return torch.cat([top, left, h, w], 1).long()
 
 
+def padded_boxes(sizes: Tensor, numbers: Tensor, pad: int) -> Tensor:
+    """Boxes as large as the image, moved by up to `pad` pixels each way, N×4: they reach beyond its edges."""
+    corner = (numbers[:, -2:] * (2 * pad + 1)).floor().long() - pad
+    return torch.cat([corner, sizes.long()], 1)
+
+
 def center_boxes(sizes: Tensor, share: float) -> Tensor:
     """The square in the middle whose side is `share` of the shorter side, N×4."""
     side = (sizes.min(1).values.double() * share).round()
@@ -76,7 +82,7 @@ def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Ten
     distance /= scale.clamp(min=1)  # antialiasing: when shrinking, the filter grows with the scale
     weights = _triangle(distance) if name == "bilinear" else _cubic(distance)
     weights.masked_fill_(outside[:, None, :], 0)
-    return weights.div_(weights.sum(-1, keepdim=True))
+    return weights.div_(weights.sum(-1, keepdim=True).clamp_(min=1e-12))  # pixels off the image stay black
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

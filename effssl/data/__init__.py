@@ -12,7 +12,7 @@ NAMED = ("cifar10", "cifar100", "digits")
 __all__ = ["NAMED", "ArrayImages", "Data", "FolderImages", "Images", "open_data"]
 
 
-def open_data(spec: str, labels: str = "auto", subset: int = 0) -> Data:
+def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "") -> Data:
     """Open a data set by name or path: its training images, its test images if it has any.
 
     >>> data = open_data("digits")
@@ -33,9 +33,9 @@ def open_data(spec: str, labels: str = "auto", subset: int = 0) -> Data:
 
         data = load_arrays(path)
     elif spec and path.is_dir():
-        from effssl.data.folder import load_folder
+        from effssl.data.folder import class_names, load_folder
 
-        data = load_folder(path, labels)
+        data = load_folder(path, labels, class_names(classes) if classes else None)
     elif not spec:
         raise RequestError(f"--data is needed: {', '.join(NAMED)}, a folder of images or a .npy/.npz file")
     elif path.exists():
@@ -43,6 +43,8 @@ def open_data(spec: str, labels: str = "auto", subset: int = 0) -> Data:
     else:
         hint = did_you_mean(spec, NAMED)
         raise RequestError(f"no data set or folder named {spec!r}{hint}; known sets: {', '.join(NAMED)}")
+    if classes and (spec in NAMED or not path.is_dir()):
+        raise RequestError(f"--classes chooses sub-folders; {spec} is not a folder")
     if subset:
         data = data.with_subset(subset)
     return data

@@ -21,13 +21,27 @@ IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept
 ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
 
 
+IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
 TEST_NAMES, VALIDATION_NAMES = ("test",), ("val", "valid", "validation")
 
 
-def load_folder(root: Path, labels: str = "auto") -> Data:
+def class_names(which: str) -> list[str]:
+    """Names of class folders: the 100 of ImageNet-100, or those that a text file lists."""
+    path = IMAGENET100 if which == "imagenet100" else Path(which).expanduser()
+    try:
+        names = path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        raise RequestError(f"--classes is imagenet100 or a text file with names of sub-folders, got {which}") from None
+    if not names:
+        raise RequestError(f"{which} names no classes")
+    return sorted(set(names))
+
+
+def load_folder(root: Path, labels: str = "auto", only: list[str] | None = None) -> Data:
     """Open a folder. `train/` beside `val/` or `test/` splits it; then, or if asked, sub-folders are labels.
 
-    With both, `test/` is what scores are reported on and `val/` what settings are chosen by.
+    With both, `test/` is what scores are reported on and `val/` what settings are chosen by. `only` are the class
+    folders to read, as if the others were not there.
     """
 
     def part(names: tuple[str, ...]) -> Path | None:
@@ -36,23 +50,28 @@ def load_folder(root: Path, labels: str = "auto") -> Data:
     train_root, test_root, val_root = part(("train",)), part(TEST_NAMES), part(VALIDATION_NAMES)
     if train_root is None or (test_root is None and val_root is None):
         unreadable: list[str] = []
-        train = _images(root, labels == "folders", None, unreadable)
+        train = _images(root, labels == "folders", None, unreadable, only)
         return Data(root.resolve().name, train, unreadable=unreadable)
     unreadable = []
     roots = [folder for folder in (train_root, test_root, val_root) if folder is not None]
-    loose = any(file.parent == folder for folder in roots for file in _walk(folder))
+    loose = any(file.parent == folder for folder in roots for file in _walk(folder, only))
     with_labels = labels == "folders" or (labels == "auto" and not loose)
-    train = _images(train_root, with_labels, None, unreadable)
+    train = _images(train_root, with_labels, None, unreadable, only)
 
     def beside(folder: Path | None) -> Images | None:
-        return None if folder is None else _images(folder, with_labels, train.classes or None, unreadable)
+        return None if folder is None else _images(folder, with_labels, train.classes or None, unreadable, only)
 
     test, held_out = (beside(test_root), beside(val_root)) if test_root else (beside(val_root), None)
     return Data(root.resolve().name, train, test, held_out if with_labels else None, unreadable)
 
 
-def _images(root: Path, with_labels: bool, classes: list[str] | None, unreadable: list[str]) -> Images:
-    files = sorted(_walk(root))
+def _images(
+    root: Path, with_labels: bool, classes: list[str] | None, unreadable: list[str], only: list[str] | None = None
+) -> Images:
+    missing = [name for name in only or [] if not (root / name).is_dir()]
+    if only and missing:
+        raise RequestError(f"{root} lacks {len(missing)} of {len(only)} class folders, e.g. {missing[0]}")
+    files = sorted(_walk(root, only))
     if not files:
         raise RequestError(f"no images under {root} (looked for {' '.join(SUFFIXES)})")
     with ThreadPoolExecutor() as pool, counter(f"looking at {len(files)} images", len(files)) as advance:
@@ -75,11 +94,12 @@ def _images(root: Path, with_labels: bool, classes: list[str] | None, unreadable
     return _in_memory(images, unreadable) if one_size and max(height, width) <= IN_MEMORY_SIDE else images
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root, followlinks=True):
-        yield from (
-            Path(folder, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        )
+def _walk(root: Path, only: list[str] | None = None) -> Iterator[Path]:
+    for top in [root] if only is None else [root / name for name in only]:
+        for folder, _, names in os.walk(top, followlinks=True):
+            yield from (
+                Path(folder, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+            )
 
 
 def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> tuple[Tensor, list[str]]:

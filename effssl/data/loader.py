@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from effssl import augment
 from effssl.augment.crop import boxes as crop_boxes
+from effssl.augment.crop import padded_boxes
 from effssl.augment.rotate import rotate_quarters
 from effssl.config import Augment
 from effssl.data.folder import decode
@@ -30,7 +31,15 @@ MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, s
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
-CLEAN = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "jitter": 0.0, "gray": 0.0, "blur": (0.0,), "solarize": (0.0,)}
+CLEAN = {
+    "pad": 0,
+    "scale": (1.0, 1.0),
+    "ratio": (1.0, 1.0),
+    "jitter": 0.0,
+    "gray": 0.0,
+    "blur": (0.0,),
+    "solarize": (0.0,),
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ def kinds_of_views(needs: Needs, config: Augment, size: int) -> list[Kind]:
     """What has to be made of each image; the name also names the random stream, so no kind disturbs another."""
     kinds = [Kind("view", needs.large, config, size)]
     if needs.small and config.small:
-        kinds.append(Kind("small", config.small, replace(config, scale=config.small_scale), config.small_size))
+        kinds.append(Kind("small", config.small, replace(config, scale=config.small_scale, pad=0), config.small_size))
     if needs.clean:
         kinds.append(Kind("clean", 1, replace(config, **CLEAN), size))  # type: ignore[arg-type]
     return kinds
@@ -73,6 +82,8 @@ class ViewLoader:
         self.steps = len(images) // batch_size  # the last partial batch is dropped
         self._pixels = images.pixels.to(device) if isinstance(images, ArrayImages) else None
         self._size = torch.tensor(images.pixels.shape[-2:] if isinstance(images, ArrayImages) else (0, 0))
+        if config.pad and isinstance(images, FolderImages):
+            raise RequestError("augment.pad is for small images of one size; photographs take resized crops")
         self.saliency = SaliencyMaps.open(config.saliency, images) if config.saliency else None
 
     def order(self, epoch: int) -> Tensor:
@@ -89,16 +100,24 @@ class ViewLoader:
             for kind in self.kinds
         ]
 
-    def boxes(self, kind: Kind, draws: augment.Draws, step: int, rows: Tensor) -> Tensor:
-        """Crop boxes of a view in a step, B×4; chosen by saliency where the run says so."""
+    def boxes(self, kind: Kind, view: int, draws: augment.Draws, step: int, rows: Tensor) -> Tensor:
+        """Crop boxes of the `view`-th view in a step, B×4; chosen by saliency where the run says so."""
         sizes = self.images.sizes[rows] if isinstance(self.images, FolderImages) else self._size.expand(len(rows), 2)
+        if kind.config.pad:
+            return padded_boxes(sizes, draws.box[:, 0], kind.config.pad)
         tries = [crop_boxes(sizes, numbers, kind.config.ratio) for numbers in draws.box.unbind(1)]
         if self.saliency is None or kind.name != "view":
             return tries[0]
-        # Which images have their crops chosen is the same for all their views.
-        g = generator(self.seed, "good crops", step)
-        wanted = torch.rand(self.batch_size, generator=g) < self.config.saliency_share
-        return self.saliency.choose(rows, sizes, tries, wanted)
+        return self.saliency.choose(rows, sizes, tries, self._good_crops(step, view, rows))
+
+    def _good_crops(self, step: int, view: int, rows: Tensor) -> Tensor:
+        """Which samples, crops or images have their boxes chosen by saliency, B booleans."""
+        if self.config.saliency_by == "image":
+            drawn = torch.rand(len(self.images), generator=generator(self.seed, "good images"))[rows]
+        else:
+            purpose = ("good crops", step, view) if self.config.saliency_by == "crop" else ("good crops", step)
+            drawn = torch.rand(self.batch_size, generator=generator(self.seed, *purpose))
+        return drawn < self.config.saliency_share
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
         """The batches of an epoch from its `first`-th step on."""
@@ -112,7 +131,10 @@ class ViewLoader:
         for step, index in zip(steps, rows, strict=True):
             pixels, draws = self._pixels[index.to(self.device, non_blocking=True)], self.draws(step)
             crops = [
-                [augment.cut(kind.config, pixels, self.boxes(kind, d, step, index), d, kind.size) for d in of_kind]
+                [
+                    augment.cut(kind.config, pixels, self.boxes(kind, view, d, step, index), d, kind.size)
+                    for view, d in enumerate(of_kind)
+                ]
                 for kind, of_kind in zip(self.kinds, draws, strict=True)
             ]
             yield self._views(step, index, crops, draws)
@@ -137,7 +159,7 @@ class ViewLoader:
     def _file_boxes(self, step: int, index: Tensor) -> list[Tensor]:
         """All boxes of a step, one B×count×4 tensor per kind."""
         return [
-            torch.stack([self.boxes(kind, d, step, index) for d in of_kind], 1)
+            torch.stack([self.boxes(kind, view, d, step, index) for view, d in enumerate(of_kind)], 1)
             for kind, of_kind in zip(self.kinds, self.draws(step), strict=True)
         ]
 

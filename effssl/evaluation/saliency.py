@@ -19,10 +19,11 @@ from effssl.run import Run
 BATCH = 100
 
 
-def saliency_maps(run: Run, data: Data, out: str | Path) -> Path:
-    """Grad-CAM maps of the last block for each training image's own class, stored for `--augment.saliency`.
+def saliency_maps(run: Run, data: Data, out: str | Path, target: str = "label") -> Path:
+    """Grad-CAM maps of the last block for each training image's class, stored for `--augment.saliency`.
 
-    `run` was trained with the supervised term. Each map spreads over its whole image, N×h×h.
+    `run` was trained with the supervised term. Each map spreads over its whole image, N×h×h. `target` is the class
+    a map explains: the image's label, or the one that the network predicted.
     """
     try:
         from captum.attr import LayerGradCam
@@ -43,7 +44,8 @@ def saliency_maps(run: Run, data: Data, out: str | Path) -> Path:
         for pixels, rows in clean_batches(data.train, encoder.size, whole_boxes, BATCH):
             x = resize(pixels, encoder.size) / 255
             x = normalize(x, tuple(encoder.about["mean"]), tuple(encoder.about["std"])).requires_grad_()
-            part = cam.attribute(x, target=labels[rows], relu_attributions=True)
+            classes_shown = labels[rows] if target == "label" else model(x.detach()).argmax(1)
+            part = cam.attribute(x, target=classes_shown, relu_attributions=True)
             maps.append(part.detach().squeeze(1).half())
             advance(len(rows))
     stack = torch.cat(maps)

@@ -19,15 +19,15 @@ def required_labels(setting: Setting, term: str) -> Tensor:
     return setting.labels
 
 
-def noisy_labels(labels: Tensor, classes: int, fraction: float, seed: int) -> Tensor:
-    """Replace this fraction of the labels by a different class each, drawn uniformly; fixed for a run.
+def noisy_labels(labels: Tensor, classes: int, fraction: float, seed: int, to: str = "other") -> Tensor:
+    """Replace this fraction of the labels by another class each (or any), drawn uniformly; fixed for a run.
 
     >>> noisy_labels(torch.zeros(4, dtype=torch.long), 2, 1.0, seed=0)
     tensor([1, 1, 1, 1])
     """
     g = generator(seed, "label noise")
     chosen = torch.randperm(len(labels), generator=g)[: round(fraction * len(labels))]
-    shift = torch.randint(1, max(2, classes), (len(chosen),), generator=g)
+    shift = torch.randint(int(to == "other"), max(2, classes), (len(chosen),), generator=g)
     noisy = labels.clone()
     noisy[chosen] = (labels[chosen] + shift) % classes
     return noisy

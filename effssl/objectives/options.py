@@ -40,7 +40,9 @@ class SupCon:
     base_temperature: float = 0.0
     """multiply the loss by temperature/base_temperature; 0 is off"""
     label_noise: float = 0.0
-    """share of labels replaced by a different class, fixed for the run"""
+    """share of labels that are replaced, fixed for the run"""
+    noise_to: Literal["other", "any"] = "other"
+    """a replaced label is a different class, or any class"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class Supervised:
 
     weight: float = 1.0
     label_noise: float = 0.0
-    """share of labels replaced by a different class, fixed for the run"""
+    """share of labels that are replaced, fixed for the run"""
+    noise_to: Literal["other", "any"] = "other"
+    """a replaced label is a different class, or any class"""
 
 
 @dataclass(frozen=True)
@@ -148,11 +152,17 @@ class Rotation:
     temperature: float = 0.1
     """of form supcon"""
     noise: float = 0.0
-    """probability that a view's label is a different angle"""
+    """probability that a view's label is replaced"""
+    noise_to: Literal["other", "any"] = "other"
+    """a replaced label is a different angle, or any angle"""
     shared: int = 0
     """share only so many stages (1 stem, 2–5 blocks, 6 projector) and copy the rest; 0 shares all"""
     size: float = 0.0
     """side of the rotated views in pixels, or below 1 as a share of the other views' side; 0 is the same side"""
+    joint_pass: bool = True
+    """rotated views share one pass and its batch statistics; else one pass each, as in the released code"""
+    normalize: bool = False
+    """the head reads features of unit length"""
     update_stats: bool = True
     """rotated views move the running statistics of batch norm"""
     hidden: int = 0

@@ -80,6 +80,11 @@ class Rotation(Term):
 
     def _features(self, step: Step, x: Tensor) -> Tensor:
         """The head's input: through the network, or through its shared stages and an own copy of the rest."""
+        views = 1 if self.options.joint_pass or self.mode == "all" else len(x) // len(step.views.large[0])
+        features = torch.cat([self._pass(step, part) for part in x.chunk(views)])
+        return F.normalize(features, dim=1) if self.options.normalize else features
+
+    def _pass(self, step: Step, x: Tensor) -> Tensor:
         with frozen_statistics(step.network, not self.options.update_stats):
             if self.options.shared:
                 return step.run(lambda y: self.branch(step.network.run(y, stop=self.options.shared)), x)
@@ -87,13 +92,14 @@ class Rotation(Term):
             return step.run(step.network.g, h) if self.options.on == "z" else h
 
     def _noisy(self, step: Step, labels: Tensor) -> Tensor:
-        """With probability `noise` a label becomes a different one, drawn afresh for every view."""
+        """With probability `noise` a label is replaced, drawn afresh for every view."""
         if not self.options.noise:
             return labels
         views, angles, count = step.views, len(self.options.angles), len(labels) // len(step.views.large[0])
         g = views.generator("angle noise")
         wrong = (torch.rand(count, views.total, generator=g) < self.options.noise)[:, views.rows].reshape(-1)
-        shift = torch.randint(1, angles, (count, views.total), generator=g)[:, views.rows].reshape(-1)
+        least = int(self.options.noise_to == "other")
+        shift = torch.randint(least, angles, (count, views.total), generator=g)[:, views.rows].reshape(-1)
         return torch.where(wrong, (labels + shift) % angles, labels)
 
     def _classify(self, step: Step, features: Tensor, labels: Tensor | None) -> Outcome:

@@ -32,7 +32,7 @@ class SupCon(Term):
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         labels = required_labels(setting, "supcon")
-        self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed)
+        self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed, options.noise_to)
         base = options.base_temperature
         self.factor = options.temperature / base if base else 1.0
 

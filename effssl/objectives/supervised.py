@@ -20,7 +20,7 @@ class Supervised(Term):
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         labels = required_labels(setting, "supervised")
-        self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed)
+        self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed, options.noise_to)
         self.classifier = nn.Linear(network.h_dim, setting.classes)
 
     def loss(self, step: Step) -> Outcome:

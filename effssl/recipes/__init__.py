@@ -25,6 +25,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "augment.brightness": (0, INF), "augment.contrast": (0, INF), "augment.saturation": (0, INF),
     "augment.hue": (0, 0.5), "augment.gray": (0, 1), "augment.blur": (0, 1), "augment.blur_sigma": (1e-3, INF),
     "augment.blur_kernel": (0, INF), "augment.solarize": (0, 1), "augment.std": (1e-6, INF), "augment.small": (0, INF),
+    "augment.pad": (0, INF), "schedule.step_factor": (0, 1),
     "augment.small_size": (1, INF), "augment.small_scale": (1e-6, 1), "augment.saliency_share": (0, 1),
     "health.every": (0, INF), "health.bank": (1, INF), "health.queries": (1, INF), "health.snr_beta": (0, 1),
     "byol.momentum": (0, 1), "byol.momentum_end": (0, 1), "moco.queue": (1, INF), "moco.key_bn_groups": (1, INF),
@@ -145,6 +146,8 @@ def check(config: Config) -> None:
     if config.schedule.warmup_epochs >= config.epochs:
         warmup = f"{config.schedule.warmup_epochs:g} epochs of warm-up"
         raise RequestError(f"{warmup} leave nothing of a run of {config.epochs}; shorten --schedule.warmup-epochs")
+    if not all(0 < mark < 1 for mark in config.schedule.steps):
+        raise RequestError(f"schedule.steps {list(config.schedule.steps)} are shares of the run, between 0 and 1")
     if config.augment.blur_kernel and config.augment.blur_kernel % 2 == 0:
         raise RequestError(f"augment.blur_kernel is {config.augment.blur_kernel}; it must be odd")
     if config.optimizer.nesterov and (config.optimizer.name == "lars" or config.optimizer.momentum == 0):

@@ -72,17 +72,19 @@ def make_optimizer(settings: Settings, objective: Objective, lr: float) -> torch
 
 
 def learning_rate(lr: float, schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int) -> float:
-    """Linear warm-up to the cosine's value, then cosine to `final`, per step."""
+    """Linear warm-up to the curve's value, then cosine to `final` or down by steps, per step."""
 
-    def cosine(at: float) -> float:
+    def curve(at: float) -> float:
         share = at / max(1, total_steps)
+        if schedule.steps:
+            return lr * schedule.step_factor ** sum(share >= mark for mark in schedule.steps)
         return lr * (schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * share)) / 2)
 
     warmup = schedule.warmup_epochs * steps_per_epoch
     if step < warmup:
         start = lr * schedule.warmup_from
-        return start + (cosine(warmup) - start) * (step + 1) / warmup
-    return cosine(step)
+        return start + (curve(warmup) - start) * (step + 1) / warmup
+    return curve(step)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -17,6 +17,7 @@ from effssl.config import Augment
 from effssl.data import ArrayImages, FolderImages, open_data
 from effssl.data.loader import ViewLoader, clean_batches
 from effssl.data.views import Needs
+from effssl.errors import RequestError
 
 CPU = torch.device("cpu")
 CENTER = partial(center_boxes, share=1.0)
@@ -142,3 +143,23 @@ def test_pretrain_on_a_folder_without_labels(folder: Path, tmp_path: Path) -> No
     assert run.encoder().embed([photo]).shape == (1, run.encoder().dim)
     with pytest.raises(effssl.RequestError, match="no labels"):
         run.knn()
+
+
+def test_padded_crops_equal_torchvision(photos: Tensor) -> None:
+    """RotNet's crop: the image moved over a black border, nothing resampled."""
+    images = ArrayImages(photos[:8])
+    config = Augment(pad=4, flip=0.0, jitter=0.0, gray=0.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    loader = ViewLoader(images, config, Needs(large=1), 8, 96, 0, torch.device("cpu"))
+    views = next(loader.epoch(0))
+    moves = loader.boxes(loader.kinds[0], 0, loader.draws(0)[0][0], 0, views.index)[:, :2]
+    assert moves.abs().max() <= 4
+    assert len(moves.unique(dim=0)) > 4
+    for view, row, (top, left) in zip(views.large[0], views.index, moves.tolist(), strict=True):
+        padded = reference.pad(photos[row], [4])
+        expected = reference.crop(padded, top + 4, left + 4, 96, 96)
+        assert torch.allclose(view * 255, expected.float(), atol=1e-3)
+
+
+def test_padded_crops_are_for_small_images_only(folder: Path) -> None:
+    with pytest.raises(RequestError, match="photographs take resized crops"):
+        ViewLoader(open_data(str(folder)).train, Augment(pad=4), Needs(large=1), 4, 32, 0, torch.device("cpu"))

@@ -66,7 +66,7 @@ def test_training_crops_follow_stored_maps(photos: Tensor, tmp_path: Path) -> No
     def mean_position(share: float) -> float:
         config = Augment(scale=(0.1, 0.3), saliency=str(tmp_path / "maps.npz"), saliency_share=share)
         loader = ViewLoader(images, config, Needs(large=1), 64, 32, 0, torch.device("cpu"))
-        box = [loader.boxes(loader.kinds[0], loader.draws(s)[0][0], s, torch.arange(64)).float() for s in range(10)]
+        box = [loader.boxes(loader.kinds[0], 0, loader.draws(s)[0][0], s, torch.arange(64)).float() for s in range(10)]
         return float(torch.cat(box)[:, :2].mean())
 
     assert mean_position(1.0) < mean_position(0.0) - 8
@@ -79,3 +79,17 @@ def test_maps_of_other_images_are_refused(photos: Tensor, tmp_path: Path) -> Non
         SaliencyMaps.open(str(tmp_path / "maps.npz"), ArrayImages(photos))
     with pytest.raises(RequestError, match="effssl saliency"):
         SaliencyMaps.open(str(tmp_path / "none.npz"), ArrayImages(photos))
+
+
+@pytest.mark.parametrize("by", ["sample", "crop", "image"])
+def test_a_share_of_samples_crops_or_images_is_chosen(photos: Tensor, tmp_path: Path, by: str) -> None:
+    images = ArrayImages(photos)
+    np.savez(tmp_path / "maps.npz", maps=np.ones((len(images), 4, 4), np.float32), fingerprint=images.fingerprint())
+    config = Augment(saliency=str(tmp_path / "maps.npz"), saliency_share=0.5, saliency_by=by)
+    loader = ViewLoader(images, config, Needs(large=2), 32, 32, 0, torch.device("cpu"))
+    rows = torch.arange(32)
+    first, second = (loader._good_crops(0, view, rows) for view in (0, 1))
+    later = loader._good_crops(1, 0, rows)
+    assert 4 < int(first.sum()) < 28
+    assert torch.equal(first, second) == (by != "crop")
+    assert torch.equal(first, later) == (by == "image")

@@ -306,3 +306,21 @@ def test_a_subset_keeps_clear_of_the_validation_split() -> None:
     assert Data("x", images).with_subset(600).train.fingerprint() == data.train.fingerprint()
     with pytest.raises(RequestError, match="901"):
         Data("x", images).with_subset(901)
+
+
+def test_only_the_named_class_folders_are_read(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        for name in ("n3", "n1", "n2"):
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (80, 70)).save(tmp_path / part / name / "a.png")
+    (tmp_path / "few.txt").write_text("n3\nn1\n")
+    data = open_data(str(tmp_path), classes=str(tmp_path / "few.txt"))
+    assert data.train.classes == ["n1", "n3"]
+    assert [len(data.train), len(data.test)] == [2, 2]
+    assert {path.parent.name for path in data.train.paths} == {"n1", "n3"}
+    with pytest.raises(RequestError, match="lacks 100 of 100 class folders"):
+        open_data(str(tmp_path), classes="imagenet100")
+    with pytest.raises(RequestError, match="is not a folder"):
+        open_data("digits", classes="imagenet100")
+    with pytest.raises(RequestError, match="imagenet100 or a text file"):
+        open_data(str(tmp_path), classes="nowhere.txt")

@@ -42,6 +42,11 @@ def test_noise_fractions_come_out_right(fraction: float) -> None:
         assert (shares - 1 / 9).abs().max() < 0.02  # all other classes alike
 
 
+def test_noise_to_any_class_leaves_some_labels_right() -> None:
+    labels = torch.arange(5000) % 10
+    assert (noisy_labels(labels, 10, 1.0, seed=3, to="any") == labels).float().mean() == pytest.approx(0.1, abs=0.02)
+
+
 def test_known_labels_are_a_share_of_every_class() -> None:
     labels = torch.arange(1000) % 10
     known = known_labels(labels, 0.3, seed=0)

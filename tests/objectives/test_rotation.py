@@ -145,6 +145,28 @@ def test_angle_noise_is_a_different_angle_fresh_per_view(data: Data, noise: floa
         assert not torch.equal(wrong[0], wrong[1])
 
 
+def test_angle_noise_to_any_angle_is_right_a_quarter_of_the_time(tiny_photos: Tensor) -> None:
+    objective = make("byol+rotation", rotation={"noise": 1.0, "noise_to": "any"})
+    term, right = objective.terms["rotation"], []
+    for number in range(40):
+        step = Step(objective.network, some_views(tiny_photos, number))
+        labels = term._labels(step)
+        right.append((term._noisy(step, labels) == labels).float())
+    assert torch.stack(right).mean() == pytest.approx(0.25, abs=0.03)
+
+
+def test_rotated_views_in_one_pass_or_one_each(tiny_photos: Tensor) -> None:
+    for joint, passes in ((True, [2 * BATCH]), (False, [BATCH, BATCH])):
+        objective = make("byol+rotation", rotation={"joint_pass": joint, "size": 12, "normalize": True})
+        seen = []
+        objective.network.encoder.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0].shape))
+        heads = []
+        objective.terms["rotation"].r.register_forward_pre_hook(lambda _, args, heads=heads: heads.append(args[0]))
+        objective(some_views(tiny_photos))
+        assert [shape[0] for shape in seen if shape[-1] == 12] == passes
+        assert torch.allclose(heads[0].norm(dim=1), torch.ones(2 * BATCH), atol=1e-5)
+
+
 @pytest.mark.parametrize("shared", [1, 3, 5, 6])
 def test_sharing_depth_leaves_the_rest_untouched(data: Data, shared: int) -> None:
     objective = make("byol+rotation", data, rotation={"shared": shared, "size": 0})

@@ -55,3 +55,9 @@ def test_lars_by_hand_leaves_biases_and_norms_alone(clip: bool) -> None:
     for i, p in enumerate(module.parameters()):
         expected = by_hand(start[i], [step[i] for step in grads], 0.5, 1e-2, 0.02, clip)
         assert torch.allclose(p, expected, atol=1e-6)
+
+
+def test_steps_in_place_of_the_cosine() -> None:
+    schedule = Schedule(warmup_epochs=0, steps=(0.3, 0.6, 0.8), step_factor=0.2)
+    rates = [learning_rate(0.1, schedule, step, 1, 200) for step in (0, 59, 60, 119, 120, 159, 160, 199)]
+    assert rates == pytest.approx([0.1, 0.1, 0.02, 0.02, 0.004, 0.004, 0.0008, 0.0008])
