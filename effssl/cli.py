@@ -19,7 +19,7 @@ from effssl.errors import RequestError, RunFailed, did_you_mean
 
 VERBS = {
     "pretrain": "train an encoder on images without labels",
-    "eval": "measure a trained encoder: effssl eval knn|linear RUN",
+    "eval": "measure an encoder: effssl eval WHAT RUN (knn, linear, transfer, …)",
     "saliency": "maps for crops that show what an image is about: effssl saliency RUN --out maps.npz",
     "recipes": "list the recipes, or show one: effssl recipes [NAME]",
 }
@@ -161,50 +161,70 @@ def _positive(name: str) -> str:
 # eval and recipes
 
 
+EVAL_HELP = """usage: effssl eval WHAT RUN [options]      (effssl eval WHAT --help tells the options)
+
+RUN is a run folder, a weight file (.safetensors, .pt, .pth), a torchvision model or timm:<name>. WHAT is one of
+
+{protocols}
+"""
+
+
 def _eval(args: list[str]) -> None:
+    from effssl.evaluation.options import PROTOCOLS
+
+    if args[:1] == ["probe"]:  # effssl eval probe rotation RUN
+        args = [f"probe-{args[1]}" if len(args) > 1 else "probe", *args[2:]]
+    if not args or args[0] in ("-h", "--help"):
+        lines = [f"  {name:18} {(kind.__doc__ or '').strip()}" for name, kind in PROTOCOLS.items()]
+        print(EVAL_HELP.format(protocols="\n".join(lines)))
+        return
+    what, rest = args[0], args[1:]
+    if what not in PROTOCOLS:
+        raise RequestError(f"unknown evaluation {what!r}{did_you_mean(what, PROTOCOLS)}; known: {', '.join(PROTOCOLS)}")
+    run = next((arg for arg in rest if not arg.startswith("-")), "") if rest and not rest[0].startswith("-") else ""
+    if not run and not {"-h", "--help"} & set(rest):
+        raise RequestError(f"which encoder? effssl eval {what} RUN, then options")
+    evaluate(what, run, rest[1:] if run else rest)
+
+
+def evaluate(what: str, run: str, args: list[str]) -> None:
+    """Measure an encoder, print the score and add it, with its protocol, to the run's results.json."""
     import tyro
 
-    tyro.cli(evaluate, args=args, prog="effssl eval")
+    from effssl.evaluation.options import PROTOCOLS, Target
+
+    kind = dataclasses.make_dataclass("Eval", [], bases=(PROTOCOLS[what], Target), frozen=True)
+    parsed: Any = tyro.cli(kind, args=args, prog=f"effssl eval {what} RUN", description=PROTOCOLS[what].__doc__)
+    settings = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(PROTOCOLS[what])}
+    from effssl.device import pick_device
+    from effssl.evaluation import evaluate, open_source
+    from effssl.run import Run, load, write_atomically
+
+    if Path(run).expanduser().is_dir():
+        score = Run(Path(run).expanduser()).evaluate(what, parsed.data or None, parsed.device, **settings)
+    else:
+        encoder = load(run, parsed.encoder, parsed.weights, parsed.image_size).to(pick_device(parsed.device))
+        score = evaluate(what, encoder, open_source(what, settings, parsed.data or None), **settings)
+    if parsed.out:
+        write_atomically(Path(parsed.out), json.dumps(score.record(), indent=2) + "\n")
+    _show(score, f"{what} of {run} on {score.source['data']}")
 
 
-def evaluate(
-    what: str,
-    run: str,
-    /,
-    data: str = "",
-    out: str = "",
-    k: int = 200,
-    temperature: float = 0.1,
-    lr: float = 0.0,
-    epochs: int = 100,
-    device: str = "auto",
-) -> None:
-    """Measure a trained encoder and add the score, with its protocol, to the run's results.json.
-
-    Args:
-        what: knn or linear
-        run: run folder
-        data: another data set than the run's own
-        out: also write the score to this JSON file
-        k: knn: number of neighbors
-        temperature: knn: temperature of the vote
-        lr: linear: learning rate; 0 chooses it on a validation split of train
-        epochs: linear: epochs of the probe
-        device: where the encoder runs: auto, cpu, cuda, mps
-    """
+def _show(score: Any, title: str) -> None:
     from effssl.progress import table
-    from effssl.run import Run, write_atomically
 
-    settings: dict[str, Any] = (
-        {"lr": lr or None, "epochs": epochs} if what == "linear" else {"k": k, "temperature": temperature}
-    )
-    score = Run(run).evaluate(what, data or None, device, **settings)
-    if out:
-        write_atomically(Path(out), json.dumps(score.record(), indent=2) + "\n")
-    rows = [("accuracy", f"{score.accuracy:.2f} %")]
-    rows += [(key.replace("_", " "), f"{value:.2f} %") for key, value in score.also.items()]
-    rows += [(key.replace("_", " "), str(value)) for key, value in score.constants.items()]
-    table(f"{what} of {run} on {score.source['data']}", ("", "value"), rows)
+    rows = [(score.metric, f"{score.value:.2f} %")]
+    for key, value in score.also.items():
+        if isinstance(value, dict):
+            rows += [(f"{key} {name}".replace("_", " "), f"{part:.2f} %") for name, part in value.items()]
+        else:
+            rows.append((key.replace("_", " "), f"{value:.2f} %"))
+    plain = {key: value for key, value in score.constants.items() if not isinstance(value, dict)}
+    rows += [
+        (key.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+        for key, value in plain.items()
+    ]
+    table(title, ("", "value"), rows)
 
 
 def _saliency(args: list[str]) -> None:

@@ -109,13 +109,28 @@ class Run:
         config = self.config
         return open_data(config.data, config.labels, config.subset, config.classes)
 
-    def encoder(self) -> LoadedEncoder:
-        """The trained encoder, frozen, with its preprocessing."""
+    def encoder(self, projector: bool = False) -> LoadedEncoder:
+        """The trained encoder, frozen, with its preprocessing; if asked, with the projector g of its checkpoint."""
         from effssl.network.loaded import load_encoder
 
         if not self.finished:
             raise RequestError(f"the run {self.folder} is not finished; go on with --resume auto")
-        return load_encoder(self.encoder_path)
+        encoder = load_encoder(self.encoder_path)
+        if projector and self.config.projector.layers:
+            encoder.projector = self._projector()
+        return encoder
+
+    def _projector(self) -> nn.Module | None:
+        from effssl.network import build_network
+        from effssl.training.checkpoint import load_checkpoint
+
+        state = load_checkpoint(self.checkpoint_path)
+        if state is None:
+            return None
+        g, prefix = build_network(self.config).projector, "network.projector."
+        weights = state["objective"]
+        g.load_state_dict({key.removeprefix(prefix): weights[key] for key in weights if key.startswith(prefix)})
+        return g.requires_grad_(False).eval()
 
     def classifier(self) -> nn.Linear:
         """The linear layer that a run with the supervised term trained on its features."""
@@ -141,18 +156,17 @@ class Run:
         return self.evaluate("linear", **settings)
 
     def evaluate(self, what: str, data: str | None = None, device: str = "auto", **settings: Any) -> Score:
-        """Evaluate the encoder and add the score to results.json."""
-        from effssl.data import open_data
+        """Evaluate the encoder by a protocol of `effssl.evaluation.options` and add the score to results.json."""
         from effssl.device import pick_device
-        from effssl.evaluation import evaluate
+        from effssl.evaluation import changed_options, evaluate, open_source
 
-        source = open_data(data, self.config.labels) if data else self.data()
-        score = evaluate(what, self.encoder().to(pick_device(device)), source, **settings)
-        results, name = self.results(), what if data is None else f"{what}@{data}"
-        known = results.get(name, {}).get("constants", score.constants)
-        changed = [f"{key}={value}" for key, value in score.constants.items() if known.get(key) != value]
-        # Measured with other constants, it is another score: both stay.
-        results[" ".join([name, *changed])] = score.record()
+        changed = changed_options(what, settings)  # also refuses what is not known, before anything slow
+        source = open_source(what, settings, data, self)
+        encoder = self.encoder(projector=what.startswith("probe")).to(pick_device(device))
+        score = evaluate(what, encoder, source, **settings)
+        # Measured with other constants or on other data, it is another score: all stay.
+        name = " ".join([what if data is None else f"{what}@{data}", *changed])
+        results = self.results() | {name: score.record()}
         write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
         return score
 
@@ -184,8 +198,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def load(run: str | Path) -> LoadedEncoder:
-    """The encoder of a run folder, or of an encoder.safetensors file: an `nn.Module` ready for `encoder(images)`."""
-    from effssl.network.loaded import load_encoder
+def load(source: str | Path, encoder: str = "", weights: str = "default", image_size: int = 0) -> LoadedEncoder:
+    """An encoder ready for `encoder(images)`: of a run folder, of a weight file, or a torchvision or `timm:` name.
 
-    return load_encoder(run) if Path(run).is_file() else Run(run).encoder()
+    `encoder` names the architecture of a file that does not say so itself; `weights` of an encoder given by name are
+    its library's pretrained ones ("default") or "random".
+    """
+    from effssl.network.foreign import open_foreign
+
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return Run(path).encoder()
+    return open_foreign(str(source), encoder, weights, image_size)

@@ -52,17 +52,17 @@ def test_the_folder_holds_what_it_should(finished: effssl.Run) -> None:
 def test_scores_are_stored_with_their_protocol(finished: effssl.Run) -> None:
     knn, linear = finished.knn(), finished.linear(epochs=20)
     stored = json.loads((finished.folder / "results.json").read_text())
-    assert stored["knn"]["accuracy"] == knn.accuracy
-    assert stored["linear"]["constants"]["lr"] in (0.1, 0.5, 1.0, 1.5, 2.0)
+    assert stored["knn"]["value"] == knn.accuracy
+    assert stored["linear epochs=20"]["constants"]["lr"] in (0.1, 0.5, 1.0, 1.5, 2.0)
     assert stored["knn"]["source"]["test_images"] == 360
-    assert stored["knn"]["source"]["encoder_fingerprint"] == stored["linear"]["source"]["encoder_fingerprint"]
+    assert stored["knn"]["source"]["encoder_fingerprint"] == stored["linear epochs=20"]["source"]["encoder_fingerprint"]
     assert 50 < knn.accuracy <= 100
     assert linear.accuracy > 65
     assert linear.also["best_epoch_accuracy"] >= linear.accuracy
     other = finished.knn(k=5)  # another protocol: stored beside the first, not over it
     stored = json.loads((finished.folder / "results.json").read_text())
-    assert stored["knn"]["accuracy"] == knn.accuracy
-    assert stored["knn k=5"]["accuracy"] == other.accuracy
+    assert stored["knn"]["value"] == knn.accuracy
+    assert stored["knn k=5"]["value"] == other.accuracy
 
 
 def test_load_gives_a_frozen_module_ready_for_images(finished: effssl.Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,11 +75,13 @@ class ViewLoader:
         seed: int,
         device: torch.device,
         workers: int = -1,
+        keep_partial: bool = False,
     ) -> None:
         self.images, self.config, self.batch_size, self.seed, self.device = images, config, batch_size, seed, device
         self.kinds = kinds_of_views(needs, config, size)
         self.workers = (os.cpu_count() or 1) if workers < 0 else workers
-        self.steps = len(images) // batch_size  # the last partial batch is dropped
+        # Pretraining drops the last partial batch, so that every step compares as many images.
+        self.steps = -(-len(images) // batch_size) if keep_partial else len(images) // batch_size
         self._pixels = images.pixels.to(device) if isinstance(images, ArrayImages) else None
         self._size = torch.tensor(images.pixels.shape[-2:] if isinstance(images, ArrayImages) else (0, 0))
         if config.pad and isinstance(images, FolderImages):
@@ -90,11 +92,11 @@ class ViewLoader:
         """The images of an epoch, shuffled."""
         return torch.randperm(len(self.images), generator=generator(self.seed, "order", epoch))
 
-    def draws(self, step: int) -> list[list[augment.Draws]]:
-        """The parameters of every view of a step, per kind."""
+    def draws(self, step: int, count: int | None = None) -> list[list[augment.Draws]]:
+        """The parameters of every view of a step, per kind; those of the first `count` images of a partial batch."""
         return [
             [
-                augment.draw(kind.config, self.batch_size, view, generator(self.seed, kind.name, view, step))
+                augment.draw(kind.config, self.batch_size, view, generator(self.seed, kind.name, view, step))[:count]
                 for view in range(kind.count)
             ]
             for kind in self.kinds
@@ -121,15 +123,15 @@ class ViewLoader:
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
         """The batches of an epoch from its `first`-th step on."""
-        rows = self.order(epoch)[: self.steps * self.batch_size].view(self.steps, self.batch_size)
+        rows = self.order(epoch).split(self.batch_size)[: self.steps]
         steps = range(epoch * self.steps + first, (epoch + 1) * self.steps)
         make = self._from_memory if self._pixels is not None else self._from_files
         yield from make(steps, rows[first:])
 
-    def _from_memory(self, steps: range, rows: Tensor) -> Iterator[Views]:
+    def _from_memory(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
         assert self._pixels is not None
         for step, index in zip(steps, rows, strict=True):
-            pixels, draws = self._pixels[index.to(self.device, non_blocking=True)], self.draws(step)
+            pixels, draws = self._pixels[index.to(self.device, non_blocking=True)], self.draws(step, len(index))
             crops = [
                 [
                     augment.cut(kind.config, pixels, self.boxes(kind, view, d, step, index), d, kind.size)
@@ -139,7 +141,7 @@ class ViewLoader:
             ]
             yield self._views(step, index, crops, draws)
 
-    def _from_files(self, steps: range, rows: Tensor) -> Iterator[Views]:
+    def _from_files(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
         assert isinstance(self.images, FolderImages)
         files = _CropFiles(self.images, [kind.size for kind in self.kinds], self.config.filter)
         plan = ((index, self._file_boxes(step, index)) for step, index in zip(steps, rows, strict=True))
@@ -148,7 +150,7 @@ class ViewLoader:
             # In place of a file that cannot be decoded stands its nearest readable predecessor in the batch.
             if not pixels:
                 raise RequestError(f"none of the {len(index)} images of a batch can be decoded")
-            filled, draws = (readable.cumsum(0) - 1).clamp(min=0), self.draws(step)
+            filled, draws = (readable.cumsum(0) - 1).clamp(min=0), self.draws(step, len(index))
             index = index[readable][filled]
             uploaded = [p[filled].to(self.device, non_blocking=True).unbind(1) for p in pixels]
             crops = [
@@ -160,7 +162,7 @@ class ViewLoader:
         """All boxes of a step, one B×count×4 tensor per kind."""
         return [
             torch.stack([self.boxes(kind, view, d, step, index) for view, d in enumerate(of_kind)], 1)
-            for kind, of_kind in zip(self.kinds, self.draws(step), strict=True)
+            for kind, of_kind in zip(self.kinds, self.draws(step, len(index)), strict=True)
         ]
 
     def _views(self, step: int, rows: Tensor, crops: list[list[Tensor]], draws: list[list[augment.Draws]]) -> Views:
@@ -256,7 +258,7 @@ def whole_boxes(sizes: Tensor) -> Tensor:
 
 
 def clean_batches(
-    images: Images, size: int, box: Callable[[Tensor], Tensor], batch: int, workers: int = -1
+    images: Images, size: int, box: Callable[[Tensor], Tensor], batch: int, workers: int = -1, filter: str = "bilinear"
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All images in order, uint8, with their rows: files cut to `box(sizes)` at size×size, arrays as they are."""
     rows = torch.arange(len(images)).split(batch)
@@ -265,6 +267,6 @@ def clean_batches(
         return
     plan = [(part, [box(images.sizes[part])[:, None]]) for part in rows]
     workers = (os.cpu_count() or 1) if workers < 0 else workers
-    for part, (pixels, readable) in zip(rows, decoded(_CropFiles(images, [size]), plan, workers), strict=True):
+    for part, (pixels, readable) in zip(rows, decoded(_CropFiles(images, [size], filter), plan, workers), strict=True):
         if pixels:
             yield pixels[0][:, 0], part[readable]

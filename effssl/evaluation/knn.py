@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.data import Data
 from effssl.errors import RequestError
-from effssl.evaluation.features import Features, extract
+from effssl.evaluation.features import Features, extract, labelled
+from effssl.evaluation.options import Knn
 from effssl.evaluation.score import Score
 from effssl.network.loaded import LoadedEncoder
 
-NEIGHBORS, TEMPERATURE = 200, 0.1
 CHUNK = 1 << 24  # similarities held at a time
+
+
+def nearest(query: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most similar rows of the bank by cosine: similarities and row numbers, Q×k; nothing larger is kept."""
+    query, bank = F.normalize(query, dim=1), F.normalize(bank, dim=1)
+    k = min(k, len(bank))
+    found = [(part @ bank.T).topk(k, dim=1) for part in query.split(max(1, CHUNK // len(bank)))]
+    return torch.cat([top.values for top in found]), torch.cat([top.indices for top in found])
 
 
 def knn_votes(query: Tensor, bank: Tensor, labels: Tensor, classes: int, k: int, temperature: float) -> Tensor:
     """Votes per class, Q×classes: the k nearest by cosine, with weights exp(cosine / temperature) up to a factor."""
     if k < 1 or temperature <= 0:
         raise RequestError(f"kNN needs at least one neighbor and a temperature above 0, not {k} and {temperature}")
-    query, bank = F.normalize(query, dim=1), F.normalize(bank, dim=1)
-    k = min(k, len(bank))
-    votes = query.new_zeros(len(query), classes)
-    rows = max(1, CHUNK // len(bank))
-    for start in range(0, len(query), rows):
-        similarity, index = (query[start : start + rows] @ bank.T).topk(k, dim=1)  # chunk×k
-        weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
-        votes[start : start + rows].scatter_add_(1, labels[index], weight)
-    return votes
+    similarity, index = nearest(query, bank, k)
+    weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
+    return query.new_zeros(len(query), classes).scatter_add_(1, labels[index], weight)
 
 
-def knn_accuracy(train: Features, test: Features, k: int = NEIGHBORS, temperature: float = TEMPERATURE) -> float:
+def knn_accuracy(train: Features, test: Features, k: int = Knn.k, temperature: float = Knn.temperature) -> float:
     """Percent of test images whose class wins the vote of their neighbors in train."""
     assert train.labels is not None
     assert test.labels is not None
@@ -39,14 +42,15 @@ def knn_accuracy(train: Features, test: Features, k: int = NEIGHBORS, temperatur
     return 100 * (votes.argmax(1) == test.labels).float().mean().item()
 
 
-def evaluate_knn(encoder: LoadedEncoder, data: Data, k: int = NEIGHBORS, temperature: float = TEMPERATURE) -> Score:
+def evaluate_knn(encoder: LoadedEncoder, data: Data, options: Knn) -> Score:
     """The bank is the whole training set under the test transform."""
-    assert data.test is not None
-    train, test = extract(encoder, data.train, "train features"), extract(encoder, data.test, "test features")
+    images = labelled(data, "knn")
+    train, test = extract(encoder, images[0], "train features"), extract(encoder, images[1], "test features")
     constants = {
-        "k": min(k, len(train.h)),
-        "temperature": temperature,
+        "k": min(options.k, len(train.h)),
+        "temperature": options.temperature,
         "similarity": "cosine",
         "bank": "train, no augmentation",
     }
-    return Score("knn", knn_accuracy(train, test, k, temperature), constants)
+    score = Score("knn", knn_accuracy(train, test, options.k, options.temperature), constants=constants)
+    return score.on(data.name, train=images[0], test=images[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from effssl.data import Data
+from effssl.data import Images
 from effssl.run import versions
 
 
@@ -14,24 +14,27 @@ class Score:
     """One result: the number in percent, how it was measured, on what."""
 
     protocol: str
-    accuracy: float
+    value: float
+    metric: str = "accuracy"
     constants: dict[str, Any] = field(default_factory=dict)
-    also: dict[str, Any] = field(default_factory=dict)
+    also: dict[str, Any] = field(default_factory=dict)  # further figures of the same measurement, in percent
     source: dict[str, Any] = field(default_factory=dict)
 
-    def with_source(self, data: Data, encoder: str) -> Score:
-        """The same score, saying what it was measured on."""
-        assert data.test is not None
-        source = {
-            "data": data.name,
-            "train_images": len(data.train),
-            "test_images": len(data.test),
-            "train_fingerprint": data.train.fingerprint(),
-            "test_fingerprint": data.test.fingerprint(),
-            "encoder_fingerprint": encoder,
-            "versions": versions(),
-        }
-        return replace(self, source=source)
+    @property
+    def accuracy(self) -> float:
+        """The value, whatever the protocol calls it."""
+        return self.value
+
+    def on(self, name: str, **parts: Images) -> Score:
+        """The same score, saying which images it was measured on."""
+        source: dict[str, Any] = {"data": name}
+        for part, images in parts.items():
+            source |= {f"{part}_images": len(images), f"{part}_fingerprint": images.fingerprint()}
+        return replace(self, source=self.source | source)
+
+    def of(self, encoder: str) -> Score:
+        """The same score, saying which encoder it belongs to."""
+        return replace(self, source=self.source | {"encoder_fingerprint": encoder, "versions": versions()})
 
     def record(self) -> dict[str, Any]:
         """As results.json holds it."""

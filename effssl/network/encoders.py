@@ -47,14 +47,13 @@ def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
         return Encoder(small, small.dim)
     if name.startswith("timm:"):
         return _from_timm(name.removeprefix("timm:"), image_size)
-    from torchvision import models
-
-    known = models.list_models(module=models)
-    if name not in known:
+    if name not in model_names():
         raise RequestError(
-            f"unknown encoder {name!r}{did_you_mean(name, ['small', *known])}; "
+            f"unknown encoder {name!r}{did_you_mean(name, model_names())}; "
             "use small, resnet18, resnet34, resnet50, any torchvision classifier, or timm:<name>"
         )
+    from torchvision import models
+
     extra: dict[str, Any] = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
     if name.startswith("vit_"):
         extra["image_size"] = image_size
@@ -66,6 +65,13 @@ def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
         model.maxpool = nn.Identity()
     _drop_classifier(model)
     return Encoder(model, _feature_size(model, image_size, name))
+
+
+def model_names() -> list[str]:
+    """Our own encoder and torchvision's classifiers."""
+    from torchvision import models
+
+    return ["small", *models.list_models(module=models)]
 
 
 def _drop_classifier(model: nn.Module) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
-from effssl.config import Config
+from effssl.config import Config, to_dict
 from effssl.data.folder import upright_rgb
 from effssl.errors import RequestError
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
@@ -34,6 +36,10 @@ class LoadedEncoder(nn.Module):
         super().__init__()
         self.encoder, self.about, self.dim = encoder, about, encoder.dim
         self.size: int = about["image_size"]
+        self.filter: str = about.get("filter", "bilinear")
+        # Of the shorter side, the center square that is looked at: all of it for small views, else the usual share.
+        self.share: float = about.get("share", 1.0 if self.size <= SMALL_IMAGE else CENTER)
+        self.projector: nn.Module | None = None
 
     @property
     def backbone(self) -> nn.Module:
@@ -50,11 +56,24 @@ class LoadedEncoder(nn.Module):
         x = images.float() / 255 if images.dtype == torch.uint8 else images
         if x.shape[-2:] != (self.size, self.size):
             sizes = torch.tensor(x.shape[-2:]).expand(len(x), 2)
-            x = crop_resize(x, eval_boxes(sizes, self.size).to(x.device), self.size)
+            x = crop_resize(x, center_boxes(sizes, self.share).to(x.device), self.size, filter=self.filter)
+            x = x.clamp(0, 1) if self.filter == "bicubic" else x  # cubic filters overshoot
         return normalize(x, tuple(self.about["mean"]), tuple(self.about["std"]))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.encoder(self.preprocess(images).contiguous(memory_format=torch.channels_last))
+
+    def looking(self, share: float, filter: str) -> LoadedEncoder:
+        """The same encoder with another test transform: share of the shorter side, and filter."""
+        other = copy.copy(self)
+        other.share, other.filter = share, filter
+        return other
+
+    def project(self, h: Tensor) -> Tensor:
+        """z = g(h), where the run kept its projector."""
+        if self.projector is None:
+            raise RequestError("this encoder has no projector; z is known for run folders only")
+        return self.projector(h)
 
     def embed(self, images: list[Image.Image]) -> Tensor:
         """Features of PIL images of any size, N×dim."""
@@ -70,11 +89,6 @@ class LoadedEncoder(nn.Module):
         return digest.hexdigest()
 
 
-def eval_boxes(sizes: Tensor, size: int) -> Tensor:
-    """The test transform: the center square, of the whole shorter side for small views, else of the usual share."""
-    return center_boxes(sizes, 1.0 if size <= SMALL_IMAGE else CENTER)
-
-
 def pil_to_tensor(image: Image.Image) -> Tensor:
     """An RGB image as uint8 3×H×W."""
     import numpy as np
@@ -86,13 +100,24 @@ def describe(config: Config) -> dict[str, Any]:
     """What has to be known to use a run's encoder."""
     keys = ("encoder", "image_size", "stem", "objective", "data", "epochs", "seed")
     about = {key: getattr(config, key) for key in keys}
-    return about | {"mean": list(config.augment.mean), "std": list(config.augment.std)}
+    # The views it was trained on; not the file of saliency maps, which means nothing elsewhere.
+    augment = to_dict(dataclasses.replace(config.augment, saliency=""))
+    return about | {"mean": augment["mean"], "std": augment["std"], "augment": augment}
 
 
 def dump_encoder(encoder: Encoder, config: Config) -> bytes:
     """The bytes of encoder.safetensors."""
     tensors = {key: value.detach().cpu().contiguous() for key, value in encoder.backbone.state_dict().items()}
     return save(tensors, metadata={"effssl": json.dumps(describe(config))})
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file is an encoder that `effssl pretrain` wrote."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return "effssl" in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
 
 
 def load_encoder(path: str | Path) -> LoadedEncoder:

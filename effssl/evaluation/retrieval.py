@@ -1,0 +1,50 @@
+"""Searching by example: for each test image, all training images ranked by similarity."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from effssl.data import Data
+from effssl.errors import RequestError
+from effssl.evaluation.features import extract, labelled
+from effssl.evaluation.knn import CHUNK
+from effssl.evaluation.options import Retrieval
+from effssl.evaluation.score import Score
+from effssl.network.loaded import LoadedEncoder
+from effssl.progress import counter
+
+
+def average_precision(relevant: Tensor) -> Tensor:
+    """Mean precision at the ranks of the relevant items, for each row of a Q×N boolean ranking; nan without any."""
+    hits = relevant.float().cumsum(1)
+    ranks = torch.arange(1, relevant.shape[1] + 1, dtype=torch.float32)
+    return (hits / ranks * relevant).sum(1) / hits[:, -1]
+
+
+def evaluate_retrieval(encoder: LoadedEncoder, data: Data, options: Retrieval) -> Score:
+    """Mean average precision over the whole ranking, and recall@k: is one of the first k of the same class?"""
+    images = labelled(data, "retrieval")
+    if not options.recall_at or min(options.recall_at) < 1:
+        raise RequestError(f"recall_at takes numbers of at least 1, got {options.recall_at}")
+    train, test = extract(encoder, images[0], "train features"), extract(encoder, images[1], "test features")
+    assert train.labels is not None
+    assert test.labels is not None
+    bank, query = F.normalize(train.h, dim=1), F.normalize(test.h, dim=1)
+    rows = max(1, CHUNK // 4 // len(bank))
+    precision, found = [], []
+    with counter("ranking", len(query)) as advance:
+        for part, labels in zip(query.split(rows), test.labels.split(rows), strict=True):
+            order = (part @ bank.T).argsort(dim=1, descending=True, stable=True)
+            relevant = train.labels[order] == labels[:, None]
+            precision.append(average_precision(relevant))
+            found.append(torch.stack([relevant[:, :k].any(1) for k in options.recall_at], 1))
+            advance(len(part))
+    each = torch.cat(precision)
+    known = ~each.isnan()  # a class without training images has no average precision
+    recall = 100 * torch.cat(found).float().mean(0)
+    also = {f"recall_at_{k}": float(r) for k, r in zip(options.recall_at, recall, strict=True)}
+    constants = {"gallery": "train", "queries": "test", "similarity": "cosine", "queries_counted": int(known.sum())}
+    score = Score("retrieval", 100 * float(each[known].mean()), "mAP", constants, also)
+    return score.on(data.name, train=images[0], test=images[1])

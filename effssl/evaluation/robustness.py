@@ -1,0 +1,30 @@
+"""What is left of the accuracy when the test images are rotated."""
+
+from __future__ import annotations
+
+from effssl.data import Data
+from effssl.evaluation.features import extract, labelled
+from effssl.evaluation.knn import knn_accuracy
+from effssl.evaluation.options import Robustness
+from effssl.evaluation.score import Score
+from effssl.network.loaded import LoadedEncoder
+
+
+def evaluate_robustness(encoder: LoadedEncoder, data: Data, options: Robustness) -> Score:
+    """kNN accuracy for test images turned by 0, 90, 180 and 270 degrees; the value is the mean over the four."""
+    train_images, test_images = labelled(data, "robustness")
+    train = extract(encoder, train_images, "train features")
+    accuracy = {
+        f"at_{90 * turns}": knn_accuracy(
+            train,
+            extract(encoder, test_images, f"test features at {90 * turns}°", turns),
+            options.k,
+            options.temperature,
+        )
+        for turns in range(4)
+    }
+    constants = {"k": min(options.k, len(train.h)), "temperature": options.temperature, "bank": "train, not rotated"}
+    score = Score(
+        "robustness", sum(accuracy.values()) / 4, "mean accuracy over four rotations", constants, also=accuracy
+    )
+    return score.on(data.name, train=train_images, test=test_images)

@@ -1,0 +1,120 @@
+"""Fine-tuning a copy: against a plain loop, and which labels it may see."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+import effssl
+from effssl.data import Data, FolderImages
+from effssl.evaluation import finetune
+from effssl.evaluation.finetune import Rates, balanced_rows, choose_labels, fine_tune
+from effssl.evaluation.linear import crops_of
+from effssl.evaluation.options import Semi
+from effssl.network.loaded import LoadedEncoder
+from effssl.randomness import seeded
+
+
+def test_fine_tuning_equals_a_plain_loop(encoder: LoadedEncoder, digits: Data) -> None:
+    """Two epochs, the same batches, one optimizer per part instead of one with two groups."""
+    got = fine_tune(encoder, digits.train, digits.test, Rates(2, 256, 0.02, 0.5, seed=1))
+    f = copy.deepcopy(encoder.encoder).requires_grad_(True).train()
+    with seeded(1, "fine-tuning"):
+        head = torch.nn.Linear(encoder.dim, 10)
+    optimizers = [torch.optim.SGD(f.parameters(), 0.02, 0.9), torch.optim.SGD(head.parameters(), 0.5, 0.9)]
+    loader = crops_of(encoder, digits.train, 256, 1)
+    assert loader.steps == 6  # 1437 images: the partial batch is kept
+    for epoch in range(2):
+        for optimizer, lr in zip(optimizers, (0.02, 0.5), strict=True):
+            optimizer.param_groups[0]["lr"] = lr * (0.2 if epoch >= 1.2 else 1) * (0.2 if epoch >= 1.6 else 1)
+        for views in loader.epoch(epoch):
+            loss = F.cross_entropy(head(f(views.large[0])), digits.train.labels[views.index])
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    f.eval()
+    with torch.no_grad():
+        logits = head(f(encoder.preprocess(digits.test.pixels)))
+    right = logits.argsort(1, descending=True) == digits.test.labels[:, None]
+    assert got["top1"] == pytest.approx(100 * float(right[:, 0].float().mean()), abs=0.3)
+    assert got["top5"] == pytest.approx(100 * float(right[:, :5].any(1).float().mean()), abs=0.3)
+    assert got["top1"] > 20  # chance is 10
+
+
+def test_learning_rates_fall_at_12_and_16_of_20_epochs() -> None:
+    steps = [sum(epoch >= mark * 20 for mark in finetune.MARKS) for epoch in (11, 12, 15, 16, 19)]
+    assert steps == [0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("percent", [1, 10])
+def test_a_share_of_every_class(digits: Data, percent: int) -> None:
+    rows = balanced_rows(digits.train, percent / 100, seed=0)
+    counts = digits.train.labels[rows].bincount(minlength=10)
+    expected = (digits.train.labels.bincount() * percent / 100).round().clamp(min=1)
+    assert torch.equal(counts.float(), expected)
+    assert torch.equal(rows, balanced_rows(digits.train, percent / 100, seed=0))
+    assert not torch.equal(rows, balanced_rows(digits.train, percent / 100, seed=1))
+
+
+def test_semi_sees_only_its_labels(encoder: LoadedEncoder, digits: Data) -> None:
+    score = effssl.evaluate("semi", encoder, digits, percent=10, epochs=2)
+    assert score.constants["labels"] == 143
+    assert score.constants["lr"] == 0.01
+    assert score.constants["head_lr"] == 0.2
+    assert score.constants["chosen_by"] == "class-balanced choice, seed 0"
+    assert effssl.evaluate("semi", encoder, digits, epochs=1).constants["head_lr"] == 5.0
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path) -> tuple[FolderImages, Path]:
+    """Four images in ImageNet's naming, and a list of two of them (and of one that is not there)."""
+    for name in ("n01440764_1", "n01440764_2", "n01443537_7", "n01443537_9"):
+        folder = tmp_path / "set" / "train" / name.split("_")[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (80, 70)).save(folder / f"{name}.JPEG", "JPEG")
+        (tmp_path / "set" / "val" / folder.name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (80, 70)).save(tmp_path / "set" / "val" / folder.name / "v.JPEG", "JPEG")
+    (tmp_path / "list.txt").write_text("n01440764_2.JPEG\nn01443537_7.JPEG\nn99999999_1.JPEG\n")
+    return effssl.open_data(str(tmp_path / "set")).train, tmp_path / "list.txt"
+
+
+def chosen_names(train: FolderImages, rows: Tensor) -> list[str]:
+    return [train.paths[i].stem for i in rows.tolist()]
+
+
+def test_lists_are_checked_and_filtered(imagenet: tuple[FolderImages, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    train, path = imagenet
+    with pytest.raises(effssl.RequestError, match="sha256 differs"):
+        choose_labels(train, Semi(list=str(path)))
+    monkeypatch.setitem(finetune.LISTS, 1, ("1percent.txt", hashlib.sha256(path.read_bytes()).hexdigest()))
+    rows, how = choose_labels(train, Semi(list=str(path)))
+    assert chosen_names(train, rows) == ["n01440764_2", "n01443537_7"]
+    assert "1percent.txt" in how
+
+
+def test_imagenet_lists_are_fetched_once_or_replaced_by_a_seeded_choice(
+    imagenet: tuple[FolderImages, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train, path = imagenet
+    monkeypatch.setenv("EFFSSL_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(finetune, "LIST_ADDRESS", (tmp_path / "nowhere").as_uri() + "/")
+    assert choose_labels(train, Semi())[1].startswith("class-balanced")
+    monkeypatch.setattr(finetune, "LIST_ADDRESS", path.parent.as_uri() + "/")
+    monkeypatch.setitem(finetune.LISTS, 1, ("list.txt", hashlib.sha256(path.read_bytes()).hexdigest()))
+    assert chosen_names(train, choose_labels(train, Semi())[0]) == ["n01440764_2", "n01443537_7"]
+    path.unlink()  # from now on the stored copy serves
+    assert len(choose_labels(train, Semi())[0]) == 2
+
+
+def test_a_diverging_fine_tuning_is_a_failed_run(encoder: LoadedEncoder, digits: Data) -> None:
+    with pytest.raises(effssl.RunFailed, match="not finite in epoch"):
+        effssl.evaluate("finetune", encoder, digits, lr=1e30, epochs=2)
