@@ -1,12 +1,13 @@
 # make demo   set up and show what the package does, in about six minutes on two cores
 # make test   set up and run the tests
 # make lint   style and types
+# make chaos  kill, corrupt and starve runs on purpose; they must come back to the bit
 # make bench  speed, as ratios in one run; wants an otherwise idle machine
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint chaos bench clean
 .DEFAULT_GOAL := test
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -24,6 +25,9 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+chaos: .venv/.ready
+	$(BIN)/python -m tests.chaos
 
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import augmentation, training
+from benchmarks import augmentation, neighbors, training
 from effssl.memory import keep_freed_memory
 from effssl.progress import table
 
@@ -30,6 +30,7 @@ def main() -> None:
         "machine": machine,
         "augmentation": augmentation.measure(repeats),
         "training": training.measure(repeats),
+        "neighbors": neighbors.measure(min(repeats, 3)),
     }
     rows = [(name, f"{r['views_per_second']:,.0f}", f"{r['ratio']:.1f}") for name, r in results["augmentation"].items()]
     table("augmentation, one core", ("pipeline", "views/s", "× torchvision v2 per image"), rows)
@@ -38,6 +39,11 @@ def main() -> None:
         for name, r in results["training"].items()
     ]
     table("training, all cores", ("run", "images/s", "on ready-made tensors", "share"), rows)
+    extra = results["neighbors"].pop("extra")["gib"]
+    rows = [(name, f"{r['seconds']:.1f}", f"{r['ratio']:.2f}") for name, r in results["neighbors"].items()]
+    title = f"200 neighbors of 10,000 in 50,000×512; ours takes {extra:.2f} GiB beside its inputs"
+    table(title, ("search", "seconds", "× ours"), rows)
+    results["neighbors"]["extra_gib"] = extra
     Path(args.out).write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -15,14 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from effssl.data import open_data
-    from effssl.errors import RequestError, RunFailed
+    from effssl.errors import RequestError, RunFailed, Stopped
     from effssl.evaluation import Score, evaluate
     from effssl.objectives.options import register
     from effssl.pretraining import pretrain
     from effssl.run import Run, load
 
 __version__ = "0.1.0"
-__all__ = ["RequestError", "Run", "RunFailed", "Score", "evaluate", "load", "open_data", "pretrain", "register"]
+__all__ = [
+    "RequestError",
+    "Run",
+    "RunFailed",
+    "Score",
+    "Stopped",
+    "evaluate",
+    "load",
+    "open_data",
+    "pretrain",
+    "register",
+]
 
 _WHERE = {
     "pretrain": "effssl.pretraining",
@@ -34,6 +45,7 @@ _WHERE = {
     "register": "effssl.objectives.options",
     "RequestError": "effssl.errors",
     "RunFailed": "effssl.errors",
+    "Stopped": "effssl.errors",
 }
 
 

@@ -1,7 +1,7 @@
 """The command line: the same verbs as the Python API.
 
-Bad requests end with one line and exit code 2, failed runs with exit code 1. Nothing here imports torch until a verb
-really runs.
+Bad requests end with one line and exit code 2, failed runs with 1, runs that were stopped and saved with 75. Nothing
+here imports torch until a verb really runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from effssl.config import Config
-from effssl.errors import RequestError, RunFailed, did_you_mean
+from effssl.errors import RequestError, RunFailed, Stopped, did_you_mean
 
 VERBS = {
     "pretrain": "train an encoder on images without labels",
@@ -66,6 +66,8 @@ def main(argv: list[str] | None = None) -> None:
         _fail(str(error), 2)
     except RunFailed as error:
         _fail(str(error), 1)
+    except Stopped as error:
+        _fail(str(error), 75)
     except BrokenPipeError:  # the reader of our output (head, less) had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # disk full, permission denied
@@ -75,7 +77,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"effssl: {message}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0" or code == 1:  # of many processes with the same mistake one speaks
+        print(f"effssl: {message}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

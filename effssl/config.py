@@ -174,8 +174,11 @@ class Config:
     """ResNet's first layers: small is 3×3 without pooling (auto up to 64 pixels), large is 7×7 with pooling"""
     joint_pass: bool = False
     """both views go through the network in one pass and share batch norm statistics"""
-    checkpoint_every: int = 1
-    """epochs between checkpoints"""
+    checkpoint_every: int = 0
+    """steps between checkpoints; 0 is once an epoch"""
+    accumulate: int = 1
+    """compute a batch in so many parts, one after another, to save memory; batch norm, and terms that compare images,
+    then see one part at a time"""
     projector: Projector = field(default_factory=Projector)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
@@ -277,6 +280,16 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$"),
     list("-+.0123456789"),
 )
+
+
+def written_by(values: dict[str, Any]) -> str:
+    """Take the versions out of a config file's values; a hint if a newer effssl wrote it."""
+    from effssl import __version__
+
+    versions = values.pop("versions", None)
+    theirs = str(versions.get("effssl", "")) if isinstance(versions, dict) else ""
+    numbers = [[int(n) for n in re.findall(r"\d+", text)] for text in (theirs, __version__)]
+    return f" (written by effssl {theirs}, which is newer than this {__version__})" if numbers[0] > numbers[1] else ""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

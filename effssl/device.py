@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from effssl.distribution import local_rank
 from effssl.errors import RequestError
 
 
@@ -17,5 +18,7 @@ def pick_device(name: str) -> torch.device:
             raise RequestError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
         return device
     if torch.cuda.is_available():
-        return torch.device("cuda")
+        device = torch.device("cuda", local_rank())
+        torch.cuda.set_device(device)
+        return device
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

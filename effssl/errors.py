@@ -1,4 +1,4 @@
-"""The two ways a command can end badly; the command line turns each into one line and an exit code."""
+"""The ways a command can end early; the command line turns each into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ class RequestError(ValueError):
 
 class RunFailed(RuntimeError):
     """The request was fine and the run could not go on: the loss is not finite, the disk is full. Exit code 1."""
+
+
+class Stopped(Exception):
+    """The run was asked to stop and is saved; it goes on with resume. Exit code 75."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from effssl.config import differences, read_yaml
-from effssl.errors import RequestError
+from effssl.errors import RequestError, RunFailed
 from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
 from effssl.run import Run, write_atomically
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
 FOLDER_SIZE = 64  # default side of a view of a photograph in a CPU-budget run
 SMALLEST_SIZE = 16  # smaller images are enlarged to this: encoders halve an image several times
 
@@ -47,25 +50,35 @@ def execute(
     quiet: bool = False,
 ) -> Run:
     """Carry out a request; `flags` holds only what was really said."""
-    from effssl.data import open_data
-    from effssl.device import pick_device
-    from effssl.training.display import Display
-    from effssl.training.loop import Trainer, train
+    from effssl.distribution import joined, rank
 
     if resume not in ("never", "auto"):
         raise RequestError(f"resume is {resume!r}; choose never or auto")
     keep_freed_memory()
+    with joined():
+        return _execute(flags, out, resume, config, quiet or rank() > 0)
+
+
+def _execute(flags: dict[str, Any], out: str | Path | None, resume: str, config: str | Path | None, quiet: bool) -> Run:
+    from effssl.data import open_data
+    from effssl.device import pick_device
+    from effssl.distribution import barrier, rank, restarted
+    from effssl.training.display import Display
+    from effssl.training.loop import Trainer, train
+
     display = Display(quiet)
     file = Path(config) if config else None
     wanted = flags.get("device") or (read_yaml(file).get("device") if file else None)
     device = pick_device(str(wanted or "auto"))
     plan = resolve(flags, file, accelerator=device.type != "cpu")
     folder = Path(out) if out else default_folder(plan)
-    going_on = resume == "auto" and (folder / "config.yaml").is_file()
+    going_on = (resume == "auto" or restarted()) and (folder / "config.yaml").is_file()
     if not going_on:
         refuse_to_overwrite(folder)
     opened = open_data(plan.config.data, plan.config.labels, plan.config.subset, plan.config.classes)
     plan = fit_to_data(plan, opened)
+    if len(opened.train) < 2:
+        raise RequestError(f"{opened.name} has one image; training needs at least two, and many more to learn from")
     if plan.config.batch_size > len(opened.train):
         raise RequestError(
             f"batch size {plan.config.batch_size} is larger than the set of {len(opened.train)} images; "
@@ -81,19 +94,30 @@ def execute(
             display.say(f"{folder} is finished")
             return run
     trainer = Trainer(plan, opened, device)  # what cannot be built is refused before a folder is made
-    if run is None:
+    barrier()  # all have looked at the folder before it is made
+    if run is None and rank() == 0:
         run = Run.create(folder, plan.config)
+    barrier()
+    run = run or Run(folder)
     for note in plan.notes:
         display.say(note)
     if opened.unreadable:
         listed = run.folder / "unreadable.txt"
-        write_atomically(listed, "\n".join(opened.unreadable) + "\n")
+        lines = [path.replace("\n", "\\n") for path in opened.unreadable]  # a name may hold a line break
+        write_atomically(listed, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
         shown = ", ".join(opened.unreadable[:5]) + (f" … (all in {listed})" if len(opened.unreadable) > 5 else "")
         display.say(f"files that cannot be read and are left out ({len(opened.unreadable)}): {shown}")
     c, terms = plan.config, " + ".join(f"{weight:g}*{term}" for term, weight in plan.weights.items())
     display.say(f"{len(opened.train)} images at {c.image_size} px, {c.encoder} encoder, {terms}, {c.epochs} epochs")
     display.say(f"on {device} → {folder}")
-    train(trainer, run, display)
+    try:
+        with run.locked() if rank() == 0 else nullcontext():
+            train(trainer, run, display)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        reason = f"{error.strerror} while writing {folder}"
+        raise RunFailed(f"{reason}; the last checkpoint is intact: make room and go on with --resume auto") from error
     return run
 
 

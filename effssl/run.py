@@ -12,13 +12,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from effssl.config import Config, build, config_type, read_yaml, to_dict
+from effssl.config import Config, build, config_type, read_yaml, to_dict, written_by
 from effssl.errors import RequestError
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ class Run:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "config.yaml").open("x") as file:  # fails if another process was faster
-                yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)
+                yaml.safe_dump(values, file, sort_keys=False)
         except OSError as error:
             raise RequestError(f"the run folder {folder} cannot be made: {error.strerror}") from None
         return cls(folder)
@@ -68,12 +71,12 @@ class Run:
     def config(self) -> Config:
         """What the run was told, complete."""
         values = read_yaml(self.config_path)
-        values.pop("versions", None)
+        source = f"{self.config_path}{written_by(values)}"
         kind, words = config_type(), re.findall(r"\w+", str(values.get("objective")))
         known = {item.name for item in dataclasses.fields(kind)}
         # A term from outside that is not registered now: its options are not needed to use the encoder.
         values = {key: value for key, value in values.items() if key in known or key not in words}
-        return build(kind, values, str(self.config_path))
+        return build(kind, values, source)
 
     @property
     def finished(self) -> bool:
@@ -87,6 +90,25 @@ class Run:
         lines = self.metrics_path.read_text().splitlines(keepends=True)
         # A run that was killed while writing may leave half a line at the end.
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run's lock: two processes that train into one folder would destroy each other's work."""
+        import fcntl
+
+        with (self.folder / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however that ends
+            except OSError:
+                file.seek(0)
+                raise RequestError(
+                    f"the run {self.folder} is being trained by {file.read().strip() or 'another process'}; "
+                    "wait for it, or choose another --out"
+                ) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}\n")
+            file.flush()
+            yield
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -173,13 +195,26 @@ class Run:
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write beside, sync, rename: a reader sees the old file or the new one, never half of it."""
+    with written_beside(path, content):
+        pass
+
+
+@contextmanager
+def written_beside(path: Path, content: str | bytes) -> Iterator[None]:
+    """Write a file beside `path` and sync it; after the block it takes `path`'s place."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
+        yield
         os.replace(beside, path)
+        folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut, too
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     finally:
         beside.unlink(missing_ok=True)
 

@@ -36,7 +36,32 @@ def desk(in_tmp: Path) -> Path:
     for i in range(10):
         photo.crop((20 * i, 10 * i, 200 + 20 * i, 150 + 10 * i)).save(in_tmp / f"path/to/photos/{i}.jpg")
     photo.save(in_tmp / "a.jpg")
+    for part in ("train", "test"):
+        for name in ("left", "right"):
+            folder = in_tmp / "path/to/labelled" / part / name
+            folder.mkdir(parents=True)
+            for i in range(5):
+                photo.crop((40 * i, 10 * i, 200 + 40 * i, 150 + 10 * i)).save(folder / f"{part}{i}.jpg")
+    published_sets(in_tmp / "path/to/sets", photo)
     return in_tmp
+
+
+def published_sets(root: Path, photo: Image.Image) -> None:
+    """Pets and DTD as their authors lay them out, with a handful of images."""
+    (root / "oxford-iiit-pet/images").mkdir(parents=True)
+    (root / "oxford-iiit-pet/annotations/trimaps").mkdir(parents=True)
+    lines = [f"{('Abyssinian', 'beagle')[i % 2]}_{i} {i % 2 + 1} 1 1" for i in range(20)]
+    for i, line in enumerate(lines):
+        photo.crop((9 * i, 9 * i, 100 + 9 * i, 90 + 9 * i)).save(root / f"oxford-iiit-pet/images/{line.split()[0]}.jpg")
+    for part in ("trainval", "test"):
+        (root / f"oxford-iiit-pet/annotations/{part}.txt").write_text("\n".join(lines))
+    for folder in ("dtd/dtd/labels", "dtd/dtd/imdb", "dtd/dtd/images/banded", "dtd/dtd/images/dotted"):
+        (root / folder).mkdir(parents=True)
+    names = [f"{('banded', 'dotted')[i % 2]}/{i}.jpg" for i in range(10)]
+    for i, name in enumerate(names):
+        photo.crop((7 * i, 7 * i, 90 + 7 * i, 90 + 7 * i)).save(root / "dtd/dtd/images" / name)
+    for part in ("train", "val", "test"):
+        (root / f"dtd/dtd/labels/{part}1.txt").write_text("\n".join(names))
 
 
 def adapt(command: str) -> list[str]:

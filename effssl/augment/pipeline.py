@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields
 
 import torch
@@ -96,8 +97,10 @@ def _jitter(config: Augment, x: Tensor, draws: Draws) -> Tensor:
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     factors = draws.factors.to(x.device, non_blocking=True)
     out = []
-    for start in range(0, len(x), GROUP):
-        part, factor = x[start : start + GROUP], factors[start : start + GROUP]
+    # Neighbors with one order go together; a process's share of a batch may begin in the middle of a group.
+    starts = [0, *((draws.order[1:] != draws.order[:-1]).any(1).nonzero().squeeze(1) + 1).tolist(), len(x)]
+    for start, stop in itertools.pairwise(starts):
+        part, factor = x[start:stop], factors[start:stop]
         for k in draws.order[start].tolist():
             if strengths[k] > 0:
                 part = _JITTER[k](part, factor[:, k])

@@ -71,9 +71,12 @@ def _images(
     missing = [name for name in only or [] if not (root / name).is_dir()]
     if only and missing:
         raise RequestError(f"{root} lacks {len(missing)} of {len(only)} class folders, e.g. {missing[0]}")
-    files = sorted(_walk(root, only))
+    closed: list[str] = []
+    files = sorted(_walk(root, only, closed))
+    unreadable += closed
     if not files:
-        raise RequestError(f"no images under {root} (looked for {' '.join(SUFFIXES)})")
+        hint = f"; {closed[0]} cannot be looked into" if closed else ""
+        raise RequestError(f"no images under {root} (looked for {' '.join(SUFFIXES)}){hint}")
     with ThreadPoolExecutor() as pool, counter(f"looking at {len(files)} images", len(files)) as advance:
         sizes = []
         for size in pool.map(_displayed_size, files):
@@ -94,9 +97,15 @@ def _images(
     return _in_memory(images, unreadable) if one_size and max(height, width) <= IN_MEMORY_SIDE else images
 
 
-def _walk(root: Path, only: list[str] | None = None) -> Iterator[Path]:
+def _walk(root: Path, only: list[str] | None = None, closed: list[str] | None = None) -> Iterator[Path]:
+    """Image files below a folder; sub-folders that may not be looked into are added to `closed`."""
+
+    def note(error: OSError) -> None:
+        if closed is not None:
+            closed.append(str(error.filename))
+
     for top in [root] if only is None else [root / name for name in only]:
-        for folder, _, names in os.walk(top, followlinks=True):
+        for folder, _, names in os.walk(top, onerror=note, followlinks=True):
             yield from (
                 Path(folder, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,13 @@ from effssl.data.views import Needs, Views
 from effssl.errors import RequestError
 from effssl.progress import say
 from effssl.randomness import generator
+
+
+def ignore_signals(_: int = 0) -> None:
+    """For worker processes: a Ctrl-C reaches all of them, but the main process decides what to do about it."""
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
 
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -76,8 +84,11 @@ class ViewLoader:
         device: torch.device,
         workers: int = -1,
         keep_partial: bool = False,
+        rows: slice = slice(None),
     ) -> None:
+        """`rows` are those of each batch that this process makes; parameters are drawn for the whole batch."""
         self.images, self.config, self.batch_size, self.seed, self.device = images, config, batch_size, seed, device
+        self.rows = rows
         self.kinds = kinds_of_views(needs, config, size)
         self.workers = (os.cpu_count() or 1) if workers < 0 else workers
         # Pretraining drops the last partial batch, so that every step compares as many images.
@@ -96,7 +107,9 @@ class ViewLoader:
         """The parameters of every view of a step, per kind; those of the first `count` images of a partial batch."""
         return [
             [
-                augment.draw(kind.config, self.batch_size, view, generator(self.seed, kind.name, view, step))[:count]
+                augment.draw(kind.config, self.batch_size, view, generator(self.seed, kind.name, view, step))[
+                    self.rows
+                ][:count]
                 for view in range(kind.count)
             ]
             for kind in self.kinds
@@ -119,11 +132,12 @@ class ViewLoader:
         else:
             purpose = ("good crops", step, view) if self.config.saliency_by == "crop" else ("good crops", step)
             drawn = torch.rand(self.batch_size, generator=generator(self.seed, *purpose))
+            drawn = drawn[self.rows]
         return drawn < self.config.saliency_share
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
         """The batches of an epoch from its `first`-th step on."""
-        rows = self.order(epoch).split(self.batch_size)[: self.steps]
+        rows = [batch[self.rows] for batch in self.order(epoch).split(self.batch_size)[: self.steps]]
         steps = range(epoch * self.steps + first, (epoch + 1) * self.steps)
         make = self._from_memory if self._pixels is not None else self._from_files
         yield from make(steps, rows[first:])
@@ -172,7 +186,8 @@ class ViewLoader:
             made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in done]
         angle = None
         if self.config.rotate:
-            turns = torch.randint(4, (len(made["view"]), len(rows)), generator=generator(self.seed, "turns", step))
+            g = generator(self.seed, "turns", step)
+            turns = torch.randint(4, (len(made["view"]), self.batch_size), generator=g)[:, self.rows]
             made["view"] = [rotate_quarters(view, t) for view, t in zip(made["view"], turns, strict=True)]
             angle = turns.reshape(-1)
         return Views(
@@ -184,6 +199,7 @@ class ViewLoader:
             seed=self.seed,
             step=step,
             total=self.batch_size,
+            rows=self.rows,
         )
 
 
@@ -243,7 +259,9 @@ def decoded(
     files: _CropFiles, plan: Iterable[tuple[Tensor, list[Tensor]]], workers: int
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
-    loader: DataLoader = DataLoader(files, batch_sampler=_Plan(plan), num_workers=workers, collate_fn=_collate)
+    loader: DataLoader = DataLoader(
+        files, batch_sampler=_Plan(plan), num_workers=workers, collate_fn=_collate, worker_init_fn=ignore_signals
+    )
     reported: set[str] = set()
     for pixels, readable, failed in loader:
         for line in sorted(set(failed) - reported):

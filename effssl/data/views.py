@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,29 @@ class Views:
     step: int = 0
     total: int = 0
     rows: slice = field(default_factory=lambda: slice(None))
+
+    part: int = 0  # of a batch that is computed in parts
+
+    def parts(self, count: int) -> list[Views]:
+        """The same views in `count` parts."""
+        if count == 1:
+            return [self]
+        size, first = len(self.index) // count, self.rows.start or 0
+        cuts = [slice(k * size, (k + 1) * size) for k in range(count)]
+        angles = None if self.angle is None else self.angle.view(len(self.large), -1)
+        return [
+            replace(
+                self,
+                large=[x[cut] for x in self.large],
+                small=[x[cut] for x in self.small],
+                clean=None if self.clean is None else self.clean[cut],
+                angle=None if angles is None else angles[:, cut].reshape(-1),
+                index=self.index[cut],
+                rows=slice(first + cut.start, first + cut.stop),
+                part=k,
+            )
+            for k, cut in enumerate(cuts)
+        ]
 
     def generator(self, purpose: str) -> torch.Generator:
         """The random numbers of one purpose in this step, for the whole batch over all ranks."""

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from effssl.distribution import gather, share, world
 from effssl.errors import RequestError
 from effssl.network import Network, follow, momentum_copy
 from effssl.objectives.objective import Outcome, Setting, Step, Term
@@ -26,6 +27,7 @@ class MoCo(Term):
     run shuffled in `key_bn_groups` groups with statistics of their own.
     """
 
+    recent: Tensor  # keys of the batch at hand
     queue: Tensor  # length×D
     position: Tensor  # where the next key goes
 
@@ -35,17 +37,21 @@ class MoCo(Term):
             raise RequestError(
                 f"moco.key_bn_groups {options.key_bn_groups} does not divide the batch of {setting.batch_size} images"
             )
+        if options.key_bn_groups % world():
+            raise RequestError(f"moco.key_bn_groups {options.key_bn_groups} cannot be dealt out to {world()} processes")
         self.target = momentum_copy(network)
+        self.target.own_statistics = True  # type: ignore[assignment]  # also where batch norm covers all processes
         self.register_buffer("queue", F.normalize(torch.randn(options.queue, network.z_dim), dim=1))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
 
     def keys(self, step: Step, x: Tensor, purpose: str) -> Tensor:
-        """Unit keys of one view, B×D, in groups of shuffled images."""
-        order = torch.randperm(step.views.total, generator=step.views.generator(purpose))[step.views.rows]
-        order = order.argsort().to(x.device, non_blocking=True)  # of this rank's own images
-        groups = x[order].chunk(self.options.key_bn_groups)
+        """Unit keys of one view of all processes' images, B×D, made in groups of shuffled images."""
+        x = gather(x)
+        order = torch.randperm(len(x), generator=step.views.generator(f"{purpose}/{step.views.part}"))
+        order = order.to(x.device, non_blocking=True)
+        groups = x[order].chunk(self.options.key_bn_groups)[share(self.options.key_bn_groups)]
         k = torch.cat([step.run(lambda part: self.target.g(self.target.f(part)), group) for group in groups])
-        return F.normalize(k[order.argsort()], dim=1)
+        return F.normalize(gather(k)[order.argsort()], dim=1)
 
     def loss(self, step: Step) -> Outcome:
         q = F.normalize(step.z(), dim=1).chunk(2)
@@ -53,10 +59,12 @@ class MoCo(Term):
         with torch.no_grad():
             k2 = self.keys(step, x2, "shuffle 2")
             k1 = self.keys(step, x1, "shuffle 1") if self.options.symmetric else k2[:0]
-        loss = info_nce(q[0], k2, self.queue, self.options.temperature)
+        mine = share(len(k2))
+        loss = info_nce(q[0], k2[mine], self.queue, self.options.temperature)
         if self.options.symmetric:
-            loss = loss + info_nce(q[1], k1, self.queue, self.options.temperature)
-        self.recent = torch.cat([k1, k2])
+            loss = loss + info_nce(q[1], k1[mine], self.queue, self.options.temperature)
+        keys = torch.cat([k1, k2])
+        self.recent = keys if step.views.part == 0 else torch.cat([self.recent, keys])
         return Outcome(loss)
 
     @torch.no_grad()

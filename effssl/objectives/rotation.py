@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from effssl.augment.crop import resize
 from effssl.augment.rotate import rotate
 from effssl.data.views import Needs
+from effssl.distribution import gather
 from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.network.encoders import refused
@@ -107,7 +108,9 @@ class Rotation(Term):
             raise RequestError("rotation.views given needs views that are rotated already: --augment.rotate")
         labels = labels.to(features.device, non_blocking=True)
         if self.options.form == "supcon":
-            return Outcome(sup_con(features, labels, self.options.temperature))
+            groups = len(labels) // len(step.views.large[0])
+            everyone = gather(features, groups), gather(labels, groups)
+            return Outcome(sup_con(*everyone, self.options.temperature))
         logits = step.run(self.r, features)
         right = (logits.detach().argmax(1) == labels).float().mean()
         return Outcome(F.cross_entropy(logits, labels), {"rotation_accuracy": right})

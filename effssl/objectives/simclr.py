@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from effssl.distribution import gather
 from effssl.network import Network
 from effssl.objectives.labels import known_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
@@ -56,9 +57,9 @@ class SimCLR(Term):
             self.known = known_labels(self.labels, options.known_labels, setting.seed)
 
     def loss(self, step: Step) -> Outcome:
-        z, drop = step.z(), None
+        z, drop = gather(step.z(), 2), None  # 2B×D, of all processes
         if self.options.known_labels > 0:
-            index = step.views.index
+            index = gather(step.views.index)
             drop = same_class(self.labels[index], self.known[index], self.options.false_negatives)
             drop = drop.to(z.device, non_blocking=True)
         return Outcome(self.factor * nt_xent(z, self.options.temperature, drop, self.options.decoupled))

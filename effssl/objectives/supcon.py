@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from effssl.distribution import gather
 from effssl.network import Network
 from effssl.objectives.labels import noisy_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
@@ -37,6 +38,6 @@ class SupCon(Term):
         self.factor = options.temperature / base if base else 1.0
 
     def loss(self, step: Step) -> Outcome:
-        z = step.z()
-        labels = self.labels[step.views.index].to(z.device, non_blocking=True)
+        z = gather(step.z(), 2)  # 2B×D, of all processes
+        labels = self.labels[gather(step.views.index)].to(z.device, non_blocking=True)
         return Outcome(self.factor * sup_con(z, labels.repeat(2), self.options.temperature))

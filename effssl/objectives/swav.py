@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effssl.data.views import Needs
+from effssl.distribution import gather, share
 from effssl.network import Network
 from effssl.objectives.objective import Outcome, Setting, Step, Term
 from effssl.objectives.options import SwAV as Options
@@ -30,6 +31,7 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 class SwAV(Term):
     """L = ½ Σᵢ 1/(V − 1) Σ_{v ≠ i} CE(qᵢ, p_v), i over the two large views, v over all V views."""
 
+    recent: Tensor  # 2×B×D: projections of the batch at hand
     queue: Tensor  # 2×length×D: past projections of the first and of the second view, newest first
 
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
@@ -59,15 +61,17 @@ class SwAV(Term):
         views = z.view(2 + len(step.views.small), -1, z.shape[1])  # V×B×D
         scores = self.prototypes(views)  # V×B×K
         log_p = (scores / self.options.temperature).log_softmax(2)
-        self.recent = views[:2].detach()
+        everyone = gather(views[:2].detach().flatten(0, 1), 2).view(2, -1, z.shape[1])  # 2×B×D, of all processes
+        self.recent = everyone if step.views.part == 0 else torch.cat([self.recent, everyone], 1)
+        mine = share(everyone.shape[1])
         use_queue = 0 < self.options.queue <= self.filled and step.views.step >= self.queue_start
         total = torch.zeros((), device=z.device)
         for i in (0, 1):
             with torch.no_grad():
-                assign = scores[i]
+                assign = gather(scores[i])
                 if use_queue:
                     assign = torch.cat([assign, self.prototypes(self.queue[i])])
-                q = sinkhorn(assign, self.options.epsilon, self.options.iterations)[: scores.shape[1]]
+                q = sinkhorn(assign, self.options.epsilon, self.options.iterations)[mine]
             others = [v for v in range(len(views)) if v != i]
             total = total - torch.stack([(q * log_p[v]).sum(1).mean() for v in others]).mean()
         return Outcome(total / 2)

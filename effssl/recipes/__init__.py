@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effssl.config import Config, build, config_type, flatten, read_yaml, to_dict
+from effssl.config import Config, build, config_type, flatten, read_yaml, to_dict, written_by
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT, TERMS
@@ -18,7 +18,8 @@ NAMED_SETS = ("cifar10", "cifar100")
 INF = float("inf")
 LIMITS: dict[str, tuple[float, float]] = {
     "epochs": (1, INF), "batch_size": (2, INF), "lr": (1e-12, INF), "image_size": (0, INF), "subset": (0, INF),
-    "seed": (0, INF), "checkpoint_every": (1, INF), "projector.layers": (0, INF), "projector.hidden": (1, INF),
+    "seed": (0, INF), "checkpoint_every": (0, INF), "accumulate": (1, INF),
+    "projector.layers": (0, INF), "projector.hidden": (1, INF),
     "projector.out": (1, INF), "optimizer.momentum": (0, 1), "optimizer.weight_decay": (0, INF),
     "optimizer.trust": (0, INF), "optimizer.clip_norm": (0, INF), "schedule.warmup_epochs": (0, INF),
     "augment.scale": (1e-6, 1), "augment.ratio": (1e-3, 1e3), "augment.flip": (0, 1), "augment.jitter": (0, 1),
@@ -93,7 +94,7 @@ def about(name: str) -> str:
 def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: bool = False) -> Plan:
     """Turn what the user said (nested mapping of flags, and a config file) into a complete plan."""
     from_file = read_yaml(file) if file else {}
-    from_file.pop("versions", None)
+    source = f"{file}{written_by(from_file)}" if file else ""
     given = _merge(from_file, flags)
     request = build(config_type(), {k: v for k, v in given.items() if k in ("data", "objective", "recipe")}, "request")
     written = parse(request.objective)
@@ -102,7 +103,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
         name = choose(request.data, written, accelerator)
     recipe = read(name)
     base = build(config_type(), recipe, f"recipe {name}")
-    config = build(config_type(), from_file, str(file), base) if file else base
+    config = build(config_type(), from_file, source, base) if file else base
     config = build(config_type(), flags, "request", config)
     notes = [f"recipe {name}"]
 
@@ -130,6 +131,11 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     uses_labels = {"supervised", "supcon"} & set(weights) or config.simclr.known_labels > 0
     if uses_labels and not config.subset:
         notes.append("the labels of all training images are used: the kNN shown while training is not held out")
+    if config.accumulate > 1:
+        notes.append(
+            f"each batch is computed in {config.accumulate} parts: batch norm, and terms that compare images, see "
+            f"{config.batch_size // config.accumulate} images at a time, which is not the same as the large batch"
+        )
     config = dataclasses.replace(config, recipe=name)
     check(config)
     return Plan(config, weights, notes)

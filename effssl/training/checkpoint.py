@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from effssl.errors import RunFailed
 from effssl.progress import say
-from effssl.run import write_atomically
+from effssl.run import written_beside
 
 DIGEST = 32  # bytes of SHA-256 in front of the content
 
@@ -22,9 +23,10 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    if path.exists():
-        os.replace(path, previous(path))
-    write_atomically(path, hashlib.sha256(content).digest() + content)
+    # Only when the new one is complete on the disk does the old one step aside.
+    with written_beside(path, hashlib.sha256(content).digest() + content):
+        if path.exists():
+            os.replace(path, previous(path))
 
 
 def previous(path: Path) -> Path:
@@ -37,9 +39,13 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
     found = [candidate for candidate in (path, previous(path)) if candidate.exists()]
     for candidate in found:
         content = candidate.read_bytes()
-        if hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]:
+        if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
+            say(f"{candidate} is damaged (its checksum does not fit)")
+            continue
+        try:
             return torch.load(io.BytesIO(content[DIGEST:]), weights_only=True)
-        say(f"{candidate} is damaged (its checksum does not fit)")
+        except pickle.UnpicklingError:
+            say(f"{candidate} holds more than weights and numbers and is not loaded: it could run code")
     if found:
         raise RunFailed(f"no good checkpoint in {path.parent}; start again in another folder")
     return None

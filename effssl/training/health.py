@@ -10,6 +10,7 @@ from torch import Tensor
 
 from effssl.config import Health as Settings
 from effssl.data import Data, Images
+from effssl.distribution import gather_uneven, rank, world
 from effssl.errors import RunFailed
 from effssl.evaluation.features import Features, run_over
 from effssl.evaluation.knn import knn_accuracy
@@ -82,8 +83,12 @@ class Monitor:
         return Look(spread(h), spread(z), effective_rank(h), effective_rank(z), knn, len(h))
 
     def _features(self, network: Network, images: Images) -> Features:
+        """Features of all images; of several processes each takes its part."""
         encoder = LoadedEncoder(network.encoder, self.about)
-        return run_over(encoder, images, lambda rows: None)
+        mine = torch.arange(len(images)).tensor_split(world())[rank()]
+        part = run_over(encoder, images if world() == 1 else images.select(mine), lambda rows: None)
+        rows = gather_uneven(mine[part.rows])
+        return Features(gather_uneven(part.h), None if images.labels is None else images.labels[rows], rows)
 
 
 def _some(images: Images, most: int) -> Images:

@@ -2,32 +2,39 @@
 
 effssl pretrain --data cifar10 --objective byol+rotation --out runs/first
 effssl pretrain --data cifar10 --objective byol+rotation --out runs/first --resume auto
+torchrun --nproc-per-node 2 -m effssl pretrain --data cifar10 --objective byol+rotation --out runs/first
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+import warnings
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from effssl.data import Data
 from effssl.data.loader import ViewLoader
 from effssl.data.views import Views
-from effssl.errors import RequestError, RunFailed
+from effssl.distribution import anywhere, barrier, mean_over_processes, rank, share, synchronize_norms, world
+from effssl.errors import RequestError, RunFailed, Stopped
 from effssl.network import build_network
 from effssl.network.loaded import describe, dump_encoder
 from effssl.objectives.objective import Objective, Setting, build_objective
+from effssl.objectives.options import OWN
 from effssl.recipes import Plan
 from effssl.run import Run, write_atomically
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint
 from effssl.training.display import Display, clock, progress_text
 from effssl.training.health import Look, Monitor, record, verdict
 from effssl.training.optimizers import learning_rate, make_optimizer, set_learning_rate
+from effssl.training.signals import listening
 from effssl.training.snr import GradientNoise
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,10 +46,12 @@ class Position:
     """How far a run is: all that a checkpoint holds besides weights and optimizer."""
 
     epoch: int = 0
+    step: int = 0  # batches of this epoch that are done
     updates: int = 0  # optimizer steps really taken
     seconds: float = 0.0  # spent in training steps, looks excluded
     flops: int = 0  # of one step, counted
     looks: list[dict[str, Any]] = field(default_factory=list)
+    sums: dict[str, Tensor] = field(default_factory=dict)  # figures of this epoch, added up
 
 
 class Trainer:
@@ -50,13 +59,22 @@ class Trainer:
 
     def __init__(self, plan: Plan, data: Data, device: torch.device) -> None:
         config = self.config = plan.config
+        if config.batch_size % (world() * config.accumulate):
+            raise RequestError(
+                f"a batch of {config.batch_size} images cannot be dealt out to {world()} processes in "
+                f"{config.accumulate} parts each"
+            )
         self.data, self.fingerprint = data, data.train.fingerprint()
         self.objective = make_objective(plan, device, data)
+        self.parallel: nn.Module = self.objective
+        if world() > 1:
+            synchronize_norms(self.objective, device.type == "cuda")
+            self.parallel = in_parallel(self.objective, plan)
         self.optimizer = make_optimizer(config.optimizer, self.objective, config.lr)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.loader = ViewLoader(
             data.train, config.augment, self.objective.needs, config.batch_size, config.image_size, config.seed, device,
-            config.workers,
+            config.workers, rows=share(config.batch_size),
         )  # fmt: skip
         self.total_steps = config.epochs * self.loader.steps
         self.position = Position()
@@ -68,16 +86,30 @@ class Trainer:
             self.config.lr, self.config.schedule, self.position.updates, self.loader.steps, self.total_steps
         )
         set_learning_rate(self.optimizer, lr)
-        loss, metrics = self.objective(views)
         self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+        loss, metrics = self._gradient(views)
         self.scaler.unscale_(self.optimizer)
         if self.noise is not None and (not self.scaler.is_enabled() or self._finite()):
             metrics |= self.noise.observe()
         if self._update():
             self.position.updates += 1
             self.objective.after_update(self.position.updates / self.total_steps)
-        return loss.detach(), metrics
+        return loss, metrics
+
+    def _gradient(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and gradient of a batch, if told in parts one after another; the mean over parts."""
+        parts = views.parts(self.config.accumulate)
+        sums: dict[str, Tensor] = {}
+        for i, part in enumerate(parts, start=1):
+            # Processes exchange gradients once, with the last part.
+            waits = isinstance(self.parallel, DistributedDataParallel) and i < len(parts)
+            with self.parallel.no_sync() if waits else nullcontext():  # type: ignore[operator]
+                loss, metrics = self.parallel(part)
+                self.scaler.scale(loss / len(parts)).backward()
+            for name, value in {"": loss.detach(), **metrics}.items():
+                sums[name] = sums[name] + value if name in sums else value
+        means = {name: value / len(parts) if len(parts) > 1 else value for name, value in sums.items()}
+        return means.pop(""), means
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; fp16 ones may not be, and such a step is skipped."""
@@ -100,7 +132,7 @@ class Trainer:
         """The first step of a run is counted, not estimated: forward and backward of every pass of every term."""
         with FlopCounterMode(display=False) as counter:
             result = self.step(views)
-        self.position.flops = counter.get_total_flops()
+        self.position.flops = counter.get_total_flops() * world()
         return result
 
     def state(self) -> dict[str, Any]:
@@ -109,9 +141,10 @@ class Trainer:
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "position": asdict(self.position),
+            "position": {item.name: getattr(self.position, item.name) for item in fields(Position)},
             "data": self.fingerprint,
             "noise": self.noise.state() if self.noise is not None else None,
+            "processes": world(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -127,60 +160,106 @@ class Trainer:
 
 
 def train(trainer: Trainer, run: Run, display: Display) -> None:
-    """Train until the last epoch, from the newest checkpoint if there is one, and write the encoder."""
+    """Train until the last epoch, from the newest checkpoint if there is one, and write the encoder.
+
+    In a run of many processes all of them come here; the first one writes the files.
+    """
     config, loader, network = trainer.config, trainer.loader, trainer.objective.network
     monitor = Monitor(config.health, trainer.data, describe(config))
     health_every = config.health.every or max(1, config.epochs // 10)
+    writes = rank() == 0
 
     state = load_checkpoint(run.checkpoint_path)
+    barrier()  # nobody writes before all have read
     if state is None:
-        run.keep_metrics_until(-1)  # lines of an attempt that was stopped before its first checkpoint
         look = monitor.look(network)
         trainer.position.looks.append(asdict(look))
-        run.log({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | record(look))
+        if writes:
+            run.keep_metrics_until(-1)  # lines of an attempt that was stopped before its first checkpoint
+            run.log({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | record(look))
     else:
         trainer.restore(state)
-        run.keep_metrics_until(trainer.position.epoch)
-        display.say(f"resuming after epoch {trainer.position.epoch} of {config.epochs}")
+        if writes:
+            run.keep_metrics_until(trainer.position.epoch)
+        display.say(resuming(state, trainer))
     at = trainer.position
     told = False  # how long it will take
 
-    with display.bar(trainer.total_steps, at.epoch * loader.steps) as progress:
+    def save() -> None:
+        at.sums = mean_over_processes(at.sums)  # one checkpoint speaks for all processes
+        if writes:
+            save_checkpoint(run.checkpoint_path, trainer.state())
+
+    with listening() as stop, display.bar(trainer.total_steps, at.epoch * loader.steps + at.step) as progress:
+
+        def stop_if_asked(saved: bool = False) -> None:
+            if anywhere(bool(stop.requested)):
+                if not saved:
+                    save()
+                done = f"epoch {at.epoch + 1}, step {at.step}" if at.step else f"epoch {at.epoch}"
+                raise Stopped(f"stopped and saved after {done}; go on with --resume auto")
+
         while at.epoch < config.epochs:
-            started = time.perf_counter()
-            sums: dict[str, Tensor] = {}
-            for i, views in enumerate(loader.epoch(at.epoch), start=1):
+            started, first = time.perf_counter(), at.step
+            for views in loader.epoch(at.epoch, first):
                 loss, metrics = trainer.step(views) if at.flops else trainer.counted_step(views)
+                at.step += 1
                 for name, value in {"loss": loss, **metrics}.items():
-                    sums[name] = sums[name] + value if name in sums else value
-                if i % CHECK_EVERY == 0 or i == loader.steps:
-                    stop_if_not_finite(sums, at.epoch + 1, i, config.lr)
-                    rate = config.batch_size * i / (time.perf_counter() - started)
+                    at.sums[name] = at.sums[name] + value if name in at.sums else value
+                if at.step % CHECK_EVERY == 0 or at.step == loader.steps:
+                    stop_if_not_finite(at.sums, at.epoch + 1, at.step, config.lr)
+                    rate = config.batch_size * (at.step - first) / (time.perf_counter() - started)
                     lr = trainer.optimizer.param_groups[0]["lr"]
-                    text = progress_text(at.epoch + 1, config.epochs, float(sums["loss"]) / i, lr, rate)
-                    progress(at.epoch * loader.steps + i, text)
+                    text = progress_text(at.epoch + 1, config.epochs, float(at.sums["loss"]) / at.step, lr, rate)
+                    progress(at.epoch * loader.steps + at.step, text)
                     if not told:
-                        left = (trainer.total_steps - at.epoch * loader.steps) * config.batch_size / rate
-                        display.say(f"about {clock(left)} to go, looks not counted")
+                        left = trainer.total_steps - at.epoch * loader.steps - at.step
+                        display.say(f"about {clock(left * config.batch_size / rate)} to go, looks not counted")
                         told = True
-            at.epoch += 1
+                if at.step < loader.steps:
+                    due = config.checkpoint_every and at.updates % config.checkpoint_every == 0
+                    if due or anywhere(bool(stop.requested)):
+                        at.seconds += time.perf_counter() - started
+                        started, first = time.perf_counter(), at.step
+                        save()
+                        stop_if_asked(saved=True)
             at.seconds += time.perf_counter() - started
+            at.epoch += 1
 
             steps = at.epoch * loader.steps
             line: dict[str, Any] = {"epoch": at.epoch, "step": steps, "images": steps * config.batch_size}
             line |= {"lr": lr, "seconds": round(at.seconds, 3), "flops": at.flops * steps}
+            sums = mean_over_processes(at.sums)
             line |= {name: round(float(value) / loader.steps, 6) for name, value in sums.items()}
+            at.step, at.sums = 0, {}
             if at.epoch % health_every == 0 or at.epoch == config.epochs:
                 look = monitor.look(network)
                 at.looks.append(asdict(look))
                 chance = 1 / len(config.rotation.angles)
                 word, why = verdict([Look(**one) for one in at.looks], line.get("rotation_accuracy"), chance)
                 line |= record(look) | {"verdict": word, "why": why}
-            run.log(line)
+            if writes:
+                run.log(line)
             display.epoch(line, config.epochs)
-            if at.epoch % config.checkpoint_every == 0 or at.epoch == config.epochs:
-                save_checkpoint(run.checkpoint_path, trainer.state())
-    write_atomically(run.encoder_path, dump_encoder(network.encoder, config))
+            due = not config.checkpoint_every or at.updates % config.checkpoint_every == 0
+            if due or at.epoch == config.epochs:
+                save()
+            if at.epoch < config.epochs:
+                stop_if_asked(saved=bool(due))
+    if writes:
+        write_atomically(run.encoder_path, dump_encoder(network.encoder, config))
+    barrier()
+
+
+def resuming(state: dict[str, Any], trainer: Trainer) -> str:
+    """Where a run goes on, and what is different now."""
+    at, before = trainer.position, state.get("processes", 1)
+    text = f"resuming after epoch {at.epoch} of {trainer.config.epochs}"
+    if at.step:
+        text += f" and {at.step} of {trainer.loader.steps} steps"
+    if before != world():
+        text += f"; {before} processes became {world()}, with the same batches and views"
+    return text
 
 
 def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -> Objective:
@@ -201,6 +280,27 @@ def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -
     if plan.config.precision != "float32":
         objective.autocast = partial(torch.autocast, device.type, PRECISIONS[plan.config.precision])
     return objective
+
+
+def in_parallel(objective: Objective, plan: Plan) -> DistributedDataParallel:
+    """Average gradients over processes.
+
+    Buffers are not broadcast: queues are the same everywhere anyway, and statistics of keys are meant to be each
+    process's own. Weights may be unused (a projector when only `supervised` is there), which torch has to be told.
+    """
+    rotation = plan.config.rotation
+    on_z = set(plan.weights) & {"simclr", "byol", "simsiam", "swav", "moco", "supcon"}
+    plain = "rotation" not in plan.weights or (rotation.form == "ce" and not rotation.shared)
+    all_used = (
+        plain
+        and not set(plan.weights) & set(OWN)
+        and bool(on_z or (plan.weights.keys() == {"rotation"} and rotation.on == "z"))
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has another name in the newest torch
+        made = DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=not all_used)
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")  # a matter of speed on GPUs
+    return made
 
 
 def stop_if_not_finite(sums: dict[str, Tensor], epoch: int, step: int, lr: float) -> None:

@@ -1,0 +1,265 @@
+"""Faults on purpose: runs are killed, signalled, corrupted, starved of disk or robbed of a process, then go on.
+
+    python -m tests.chaos              # all of it, some minutes, prints a table
+    python -m tests.chaos --trials 1   # each kind once
+
+Whatever happens, the finished run must equal the undisturbed one to the bit: weights, metrics but for seconds, score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = ["--data", "digits", "--subset", "512", "--batch-size", "64", "--epochs", "4", "--encoder", "small"]
+OBJECTIVES = {
+    "byol+rotation": [],
+    "swav": ["--swav.queue", "100", "--swav.queue-from", "0", "--health.snr"],
+    "moco+rotation": ["--moco.queue", "200"],
+    "simclr": [],
+}
+LIMIT = 240  # seconds that one process may take
+
+
+@dataclass
+class Outcome:
+    """What became of one fault."""
+
+    fault: str
+    objective: str
+    processes: int
+    survived: bool
+    restarts: int
+    difference: str = ""  # what differs from the undisturbed run
+
+
+class Case:
+    """One objective trained by so many processes, and what an undisturbed run gives."""
+
+    def __init__(self, objective: str, processes: int, folder: Path) -> None:
+        self.objective, self.processes, self.folder = objective, processes, folder
+        self.count = 0
+        started = time.monotonic()
+        whole = self.start(self.folder / "whole")
+        text, _ = whole.communicate(timeout=LIMIT)
+        assert whole.returncode == 0, text[-2000:]
+        self.expected = result(self.folder / "whole")
+        self.seconds = time.monotonic() - started
+
+    def start(self, out: Path, *more: str, torchrun: tuple[str, ...] = (), prepare: Callable | None = None):
+        """Start or resume the run in a process group of its own."""
+        many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), *torchrun]
+        launch = [sys.executable, *(many if self.processes > 1 else []), "-m", "effssl", "pretrain", *SETTINGS]
+        args = ["--objective", self.objective, *OBJECTIVES[self.objective], "--checkpoint-every", "1"]
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            [*launch, *args, "--out", str(out), "--resume", "auto", *more], env=env, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=prepare,
+        )  # fmt: skip
+
+    def fresh(self) -> Path:
+        """A folder for the next trial."""
+        self.count += 1
+        return self.folder / f"trial{self.count}"
+
+    def finish(self, fault: str, out: Path, restarts: int) -> Outcome:
+        """Let the run go on undisturbed and compare."""
+        last = self.start(out)
+        text, _ = last.communicate(timeout=LIMIT)
+        if last.returncode != 0:
+            return Outcome(fault, self.objective, self.processes, False, restarts, text[-500:])
+        got = result(out)
+        wrong = [name for name in self.expected if got[name] != self.expected[name]]
+        shutil.rmtree(out)
+        return Outcome(fault, self.objective, self.processes, True, restarts + 1, ", ".join(wrong))
+
+
+def result(run: Path) -> dict[str, str]:
+    """Digests of what a run gives: weights, metrics without seconds, and that each epoch stands there once."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    plain = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    assert [line["epoch"] for line in lines] == list(range(5)), "an epoch is missing or stands twice"
+    return {
+        "weights": hashlib.sha256((run / "encoder.safetensors").read_bytes()).hexdigest(),
+        "metrics": json.dumps(plain),
+        "score": str(lines[-1]["knn"]),
+    }
+
+
+def wait_for_training(run: Path, process: subprocess.Popen, moment: float) -> bool:
+    """Wait until training has begun and `moment` (0 to 1) of its steps are done; False if it was over before."""
+    path, previous, changes = run / "checkpoint.pt", 0, 0
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline and process.poll() is None:
+        stamp = path.stat().st_mtime_ns if path.exists() else 0
+        changes += stamp != previous
+        previous = stamp
+        if changes >= 1 + moment * 12:  # polling misses some of the 32 checkpoints
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def stop_all(process: subprocess.Popen, number: int) -> None:
+    """Signal a run with all its processes and wait for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    process.communicate(timeout=LIMIT)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Faults
+
+
+def kill(case: Case, dice: random.Random) -> Outcome:
+    """SIGKILL at a random moment, twice in a row."""
+    out = case.fresh()
+    for _ in range(2):
+        process = case.start(out)
+        if wait_for_training(out, process, dice.random()):
+            time.sleep(dice.random() * 0.05)
+        stop_all(process, signal.SIGKILL)
+    return case.finish("SIGKILL", out, 2)
+
+
+def kill_early(case: Case, dice: random.Random) -> Outcome:
+    """SIGKILL before the first step."""
+    out = case.fresh()
+    process = case.start(out)
+    while not (out / "config.yaml").exists() and process.poll() is None:
+        time.sleep(0.005)
+    time.sleep(dice.random() * 0.2)
+    stop_all(process, signal.SIGKILL)
+    return case.finish("SIGKILL before training", out, 1)
+
+
+def ask(case: Case, dice: random.Random) -> Outcome:
+    """SIGTERM, SIGINT or SIGUSR1: the run saves and leaves with code 75."""
+    out, number = case.fresh(), dice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+    process = case.start(out)
+    asked = wait_for_training(out, process, dice.random() / 2)
+    if case.processes == 1:
+        process.send_signal(number)
+    else:
+        for child in children(process.pid):  # torchrun itself would turn the signal into an error of its own
+            os.kill(child, number)
+    text, _ = process.communicate(timeout=LIMIT)
+    if asked and case.processes == 1 and process.returncode not in (75, 0):
+        return Outcome(
+            "signal", case.objective, 1, False, 0, f"{number.name}: code {process.returncode}: {text[-300:]}"
+        )
+    return case.finish(number.name, out, 1)
+
+
+def corrupt(case: Case, dice: random.Random) -> Outcome:
+    """A bit of the newest checkpoint flips, or its end is missing."""
+    out = case.fresh()
+    process = case.start(out)
+    wait_for_training(out, process, 0.3 + dice.random() / 2)
+    stop_all(process, signal.SIGKILL)
+    path = out / "checkpoint.pt"
+    if path.exists() and (out / "checkpoint.previous.pt").exists():
+        content = bytearray(path.read_bytes())
+        if dice.random() < 0.5:
+            content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+        else:
+            del content[dice.randrange(len(content)) :]
+        path.write_bytes(content)
+    return case.finish("damaged checkpoint", out, 1)
+
+
+def full_disk(case: Case, dice: random.Random) -> Outcome:
+    """No file may grow beyond a size that the checkpoint needs: the run stops with one line, older files stay whole."""
+    out = case.fresh()
+    process = case.start(out)
+    wait_for_training(out, process, dice.random() / 2)
+    stop_all(process, signal.SIGKILL)
+    size = max((path.stat().st_size for path in out.glob("checkpoint*.pt")), default=1 << 20)
+
+    def small_files_only() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+
+    starved = case.start(out, prepare=small_files_only)
+    text, _ = starved.communicate(timeout=LIMIT)
+    if starved.returncode != 1 or "make room" not in text:
+        return Outcome("full disk", case.objective, case.processes, False, 1, f"{starved.returncode}: {text[-300:]}")
+    return case.finish("full disk", out, 2)
+
+
+def lose_a_process(case: Case, dice: random.Random) -> Outcome:
+    """One of two processes is killed: torchrun brings the job back from the checkpoint by itself."""
+    out, begun = case.fresh(), time.monotonic()
+    process = case.start(out, torchrun=("--max-restarts", "2"))
+    if wait_for_training(out, process, dice.random() / 2):
+        found = children(process.pid)
+        if found:
+            os.kill(dice.choice(found), signal.SIGKILL)
+    text, _ = process.communicate(timeout=LIMIT)
+    if process.returncode != 0:
+        return Outcome("lost process", case.objective, 2, False, 1, f"{time.monotonic() - begun:.0f} s: {text[-500:]}")
+    return case.finish("lost process", out, 1)
+
+
+def children(parent: int) -> list[int]:
+    """Processes that train, started by `parent`."""
+    found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False).stdout.split()
+    return [int(pid) for pid in found]
+
+
+FAULTS: dict[int, list[Callable[[Case, random.Random], Outcome]]] = {
+    1: [kill, kill_early, ask, corrupt, full_disk],
+    2: [kill, ask, lose_a_process],
+}
+
+
+def main() -> None:
+    """Run all faults and print what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=3, help="of each fault and objective")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from effssl.progress import table
+
+    dice, outcomes = random.Random(options.seed), []
+    with tempfile.TemporaryDirectory() as folder:
+        for processes, faults in FAULTS.items():
+            for objective in OBJECTIVES if processes == 1 else ["byol+rotation", "moco+rotation"]:
+                case = Case(objective, processes, Path(folder) / f"{objective}-{processes}")
+                for fault in faults:
+                    for _ in range(options.trials):
+                        outcomes.append(fault(case, dice))
+                        last = outcomes[-1]
+                        state = last.difference or ("equal" if last.survived else "LOST")
+                        print(f"{objective}, {processes} process(es), {last.fault}: {state}", file=sys.stderr)
+    kinds = sorted({(o.fault, o.processes) for o in outcomes})
+    rows = []
+    for kind, processes in kinds:
+        some = [o for o in outcomes if (o.fault, o.processes) == (kind, processes)]
+        rows.append([kind, str(processes), str(len(some)), str(sum(o.survived for o in some)),
+                     str(sum(bool(o.difference) for o in some))])  # fmt: skip
+    rows.append(["all", "", str(len(outcomes)), str(sum(o.survived for o in outcomes)),
+                 str(sum(bool(o.difference) for o in outcomes))])  # fmt: skip
+    title = "Faults; a checkpoint after every step, so that only the step in flight is done again"
+    table(title, ("fault", "processes", "tried", "survived", "differences"), rows)
+    sys.exit(any(not o.survived or o.difference for o in outcomes))
+
+
+if __name__ == "__main__":
+    main()

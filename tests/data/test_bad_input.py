@@ -1,0 +1,128 @@
+"""Files and folders that go wrong."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+import effssl
+from effssl.data import loader
+
+ROOT = Path(__file__).parent.parent.parent
+PHOTO = Image.fromarray(load_sample_image("flower.jpg"))
+QUICK = {"epochs": 1, "batch_size": 4, "quiet": True, "encoder": "small", "image_size": 32}
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    folder = tmp_path / "album"
+    folder.mkdir()
+    for i in range(9):
+        PHOTO.crop((10 * i, 10 * i, 150 + 10 * i, 120 + 10 * i)).save(folder / f"{i}.jpg")
+    return folder
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of some bytes that claims to be side×side pixels."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def test_bombs_empty_files_and_text_are_listed_and_left_out(album: Path, tmp_path: Path) -> None:
+    (album / "bomb.png").write_bytes(bomb(100_000))
+    (album / "empty.jpg").touch()
+    (album / "text.jpg").write_text("not an image")
+    run = effssl.pretrain(str(album), "byol", out=tmp_path / "r", **QUICK)
+    listed = (run.folder / "unreadable.txt").read_text().splitlines()
+    assert sorted(Path(line).name for line in listed) == ["bomb.png", "empty.jpg", "text.jpg"]
+
+
+def test_names_with_spaces_unicode_and_line_breaks(album: Path, tmp_path: Path) -> None:
+    for i, name in enumerate(("a b.jpg", "fünf 猫.jpg", "two\nlines.jpg", b"bytes\xff.jpg")):
+        (album / f"{i}.jpg").rename(album / os.fsdecode(name))
+    (album / "bad\nname.jpg").touch()
+    run = effssl.pretrain(str(album), "byol", out=tmp_path / "r", **QUICK)
+    assert run.finished
+    assert "bad\\nname.jpg" in (run.folder / "unreadable.txt").read_text()
+
+
+def test_files_may_vanish_while_training(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = loader.ViewLoader.epoch
+
+    def robbed(self, epoch: int, first: int = 0):
+        (album / f"{epoch}.jpg").unlink()
+        yield from real(self, epoch, first)
+
+    monkeypatch.setattr(loader.ViewLoader, "epoch", robbed)
+    run = effssl.pretrain(str(album), "byol", out=tmp_path / "r", **QUICK | {"epochs": 3})
+    assert run.finished
+
+
+def test_an_animated_image_is_its_first_frame(album: Path) -> None:
+    frames = [PHOTO.resize((64, 48)).rotate(90 * k) for k in range(3)]
+    frames[0].save(album / "moving.webp", save_all=True, append_images=frames[1:], lossless=True)
+    from effssl.data.folder import decode
+
+    assert decode(album / "moving.webp").tobytes() == frames[0].tobytes()
+
+
+def test_one_image_is_not_enough(tmp_path: Path) -> None:
+    PHOTO.save(tmp_path / "a.jpg")
+    with pytest.raises(effssl.RequestError, match="has one image; training needs at least two"):
+        effssl.pretrain(str(tmp_path), "byol", out=tmp_path / "r", **QUICK)
+
+
+def test_a_batch_of_nan_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    real = loader.ViewLoader.epoch
+
+    def poisoned(self, epoch: int, first: int = 0):
+        for views in real(self, epoch, first):
+            yield dataclasses.replace(views, large=[view * float("nan") for view in views.large])
+
+    monkeypatch.setattr(loader.ViewLoader, "epoch", poisoned)
+    with pytest.raises(effssl.RunFailed, match="loss is not finite"):
+        effssl.pretrain("digits", "byol", out=tmp_path / "r", epochs=1, quiet=True)
+
+
+def test_a_config_of_a_newer_version_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    path.write_text("data: digits\nhologram: 3\nversions: {effssl: 9.1.0}\n")
+    with pytest.raises(effssl.RequestError, match=r"written by effssl 9\.1\.0, which is newer.*unknown key 'hologram'"):
+        effssl.pretrain(config=path, out=tmp_path / "r")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else; root itself reads everything")
+def test_files_and_folders_that_may_not_be_read(album: Path, tmp_path: Path) -> None:
+    (album / "0.jpg").chmod(0)
+    (album / "closed").mkdir()
+    PHOTO.save(album / "closed" / "a.jpg")
+    (album / "closed").chmod(0)
+    code = (
+        "import os\n"
+        "from effssl.data import folder, open_data\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        f"data = open_data({str(album)!r})\n"
+        "print(len(data.train), sorted(os.path.basename(p) for p in data.unreadable))\n"
+    )
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        folder.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    (album / "closed").chmod(0o755)
+    assert done.stdout.strip() == "8 ['0.jpg', 'closed']", done.stderr[-800:]

@@ -1,0 +1,431 @@
+"""Detection: the reader of the VOC layout, the VOC rule against a naive loop and by hand, and short real runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_image
+from torch import Tensor
+from torchvision.ops import FrozenBatchNorm2d
+
+from effssl.data.voc import CLASSES, VocImage, fingerprint, read_voc
+from effssl.errors import RequestError, RunFailed
+from effssl.evaluation import detection
+from effssl.evaluation.detection import Schedule, build_detector, evaluate_detect, train_detector, train_sides
+from effssl.evaluation.options import Detect
+from effssl.evaluation.voc import THRESHOLDS, Detections, ap_table, eleven_point_ap, voc_ap
+from effssl.network.encoders import build_encoder
+from effssl.network.loaded import LoadedEncoder
+from effssl.randomness import generator, seeded
+
+CAT, DOG = CLASSES.index("cat"), CLASSES.index("dog")
+QUICK = Detect(mode="finetune", schedule=3 / 144_000, short_side=48, batch=2, lr=0.005)
+
+
+def truth(boxes: list, labels: list, difficult: list | None = None) -> VocImage:
+    flags = torch.tensor(difficult or [False] * len(labels), dtype=torch.bool)
+    box = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+    return VocImage(Path("none.jpg"), box, torch.tensor(labels, dtype=torch.long), flags)
+
+
+def found(rows: list[tuple[int, int, float, list]]) -> Detections:
+    image, label, score, box = zip(*rows, strict=True)
+    return Detections(torch.tensor(image), torch.tensor(label), torch.tensor(score), torch.tensor(box).float())
+
+
+# The evaluator
+
+
+def naive_ap(dets: Detections, images: list[VocImage], label: int, threshold: float) -> float:
+    """The rule as the VOC development kit describes it, in pixels counted from 1, one detection after another."""
+    taken = [[False] * len(image.labels) for image in images]
+    objects = sum(int(((image.labels == label) & ~image.difficult).sum()) for image in images)
+    tp = fp = 0
+    curve = []
+    for n in sorted(range(len(dets.score)), key=lambda n: -float(dets.score[n])):
+        if dets.label[n] != label:
+            continue
+        number = int(dets.image[n])
+        x1, y1, x2, y2 = (dets.box[n].double() + torch.tensor([1, 1, 0, 0])).tolist()
+        best, which = -1.0, -1
+        for k, box in enumerate((images[number].boxes.double() + torch.tensor([1, 1, 0, 0])).tolist()):
+            if images[number].labels[k] != label:
+                continue
+            w = max(0.0, min(x2, box[2]) - max(x1, box[0]) + 1)
+            h = max(0.0, min(y2, box[3]) - max(y1, box[1]) + 1)
+            union = (x2 - x1 + 1) * (y2 - y1 + 1) + (box[2] - box[0] + 1) * (box[3] - box[1] + 1) - w * h
+            if w * h / union > best:
+                best, which = w * h / union, k
+        if best > threshold and images[number].difficult[which]:
+            continue
+        if best > threshold and not taken[number][which]:
+            taken[number][which] = True
+            tp += 1
+        else:
+            fp += 1
+        curve.append((tp / objects, tp / (tp + fp)))
+    points = [max((p for r, p in curve if r >= t / 10 - 1e-12), default=0.0) for t in range(11)]
+    return sum(points) / 11
+
+
+def random_scene(seed: int) -> tuple[Detections, list[VocImage]]:
+    """Thirty images with objects of three classes, some difficult, and detections near and away from them."""
+    g = generator(seed, "scene")
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(*shape, generator=g)
+
+    images, rows = [], []
+    for number in range(30):
+        n = int(torch.randint(0, 5, (1,), generator=g))
+        corner, size = uniform(0, 60, n, 2), uniform(10, 60, n, 2)
+        boxes = torch.cat([corner, corner + size], 1)
+        labels, difficult = torch.randint(3, (n,), generator=g), torch.rand(n, generator=g) < 0.2
+        images.append(truth(boxes.tolist(), labels.tolist(), difficult.tolist()))
+        for k in range(n):
+            for shift in (2.0, 6.0, 15.0):
+                label = int(labels[k]) if torch.rand(1, generator=g) < 0.8 else 1
+                box = boxes[k] + uniform(-shift, shift, 4)
+                rows.append((number, label, float(uniform(0, 1, 1)), box.tolist()))
+        corner = uniform(0, 60, 2)
+        rows.append((number, 2, float(uniform(0, 1, 1)), [*corner.tolist(), *(corner + 30).tolist()]))
+    return found(rows), images
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_ap_equals_a_naive_loop(seed: int) -> None:
+    dets, images = random_scene(seed)
+    table = ap_table(dets, images, THRESHOLDS)
+    assert len(set(dets.score.tolist())) == len(dets.score)  # no ties
+    for label in range(3):
+        expected = [naive_ap(dets, images, label, threshold) for threshold in THRESHOLDS]
+        assert table[label].tolist() == pytest.approx(expected, abs=1e-9)
+        assert 0.1 < expected[0] < 1
+        assert expected[0] > expected[-1]
+    assert table[3:].isnan().all()
+    scores = voc_ap(dets, images)
+    assert scores.ap == pytest.approx(100 * float(table[:3].mean()))
+    assert scores.ap75 == pytest.approx(100 * float(table[:3, 5].mean()))
+    assert list(scores.ap50_per_class) == list(CLASSES[:3])
+
+
+def test_perfect_detections_score_100_and_absent_classes_do_not_count() -> None:
+    _, images = random_scene(3)
+    rows = [
+        (n, int(label), 0.5 + 0.001 * n, box.tolist())
+        for n, image in enumerate(images)
+        for box, label in zip(image.boxes, image.labels, strict=True)
+    ]
+    scores = voc_ap(found([*rows, (0, DOG, 0.9, [0, 0, 9, 9])]), images)  # no dog anywhere: not an error of 3 classes
+    assert (scores.ap, scores.ap50, scores.ap75) == pytest.approx((100, 100, 100))
+    assert len(scores.ap50_per_class) == 3
+
+
+def test_eleven_points_by_hand() -> None:
+    """Right, wrong, right of two objects: precision 1 up to recall 0.5 (six points), 2/3 above (five points)."""
+    assert float(eleven_point_ap(torch.tensor([True, False, True]), 2)) == pytest.approx((6 + 5 * 2 / 3) / 11)
+    # Three of ten: recall 0.3 is reached, so four points count.
+    assert float(eleven_point_ap(torch.tensor([True, True, True]), 10)) == pytest.approx(4 / 11)
+    images = [truth([[0, 0, 10, 10], [50, 50, 80, 80]], [CAT, CAT])]
+    dets = found([(0, CAT, 0.9, [0, 0, 10, 9]), (0, CAT, 0.8, [20, 20, 40, 40]), (0, CAT, 0.7, [50, 50, 80, 79])])
+    assert voc_ap(dets, images).ap50 == pytest.approx(100 * (6 + 5 * 2 / 3) / 11)
+
+
+def test_a_second_detection_of_an_object_is_wrong() -> None:
+    images = [truth([[0, 0, 10, 10], [50, 50, 80, 80]], [CAT, CAT])]
+    twice = found([(0, CAT, 0.9, [0, 0, 10, 10]), (0, CAT, 0.8, [0, 0, 10, 9]), (0, CAT, 0.7, [50, 50, 80, 80])])
+    assert voc_ap(twice, images).ap50 == pytest.approx(100 * (6 + 5 * 2 / 3) / 11)
+
+
+def test_difficult_objects_are_neither_right_nor_wrong() -> None:
+    images = [truth([[0, 0, 10, 10], [50, 50, 80, 80]], [CAT, CAT], [True, False])]
+    dets = found([(0, CAT, 0.9, [0, 0, 10, 10]), (0, CAT, 0.8, [0, 0, 10, 9]), (0, CAT, 0.7, [50, 50, 80, 80])])
+    assert voc_ap(dets, images).ap50 == pytest.approx(100)
+    assert voc_ap(replace(dets, box=dets.box + 30), images).ap50 == 0
+    only_difficult = [*images, truth([[0, 0, 5, 5]], [DOG], [True])]
+    assert list(voc_ap(dets, only_difficult).ap50_per_class) == ["cat"]
+
+
+def test_another_class_or_image_is_wrong_and_nothing_found_is_0() -> None:
+    images = [truth([[0, 0, 10, 10]], [CAT]), truth([], [])]
+    assert voc_ap(found([(0, DOG, 0.9, [0, 0, 10, 10])]), images).ap50 == 0
+    assert voc_ap(found([(1, CAT, 0.9, [0, 0, 10, 10])]), images).ap50 == 0
+    right_second = found([(1, CAT, 0.9, [0, 0, 10, 10]), (0, CAT, 0.8, [0, 0, 10, 10])])
+    assert voc_ap(right_second, images).ap50 == pytest.approx(50)
+
+
+# The reader
+
+
+def annotation(*objects: tuple[str, list, int]) -> str:
+    """An annotation in VOC's form: corners are pixels counted from 1."""
+    text = "<annotation><filename>ignored.jpg</filename><segmented>0</segmented>"
+    for name, (x1, y1, x2, y2), difficult in objects:
+        text += f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmin>{x1}</xmin>"
+        text += f"<ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox>"
+        text += "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"
+        text += "</part></object>"
+    return text + "</annotation>"
+
+
+def write_year(root: Path, year: int, lists: dict[str, list[str]]) -> Path:
+    """A small VOC<year>: tiles of a photograph, each with a cat or a dog in a place of its own."""
+    photo = np.ascontiguousarray(load_sample_image("china.jpg"))  # 427×640×3
+    folder = root / f"VOC{year}"
+    for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / part).mkdir(parents=True)
+    for name, stems in lists.items():
+        (folder / "ImageSets" / "Main" / f"{name}.txt").write_text("".join(f"{stem}\n" for stem in stems))
+        for stem in stems:
+            n = int(stem)
+            Image.fromarray(photo[20 * n : 20 * n + 60, 50 * n : 50 * n + 80]).save(folder / f"JPEGImages/{stem}.jpg")
+            place = [5 + n, 3 + n, 50 + n, 40 + n]
+            other = ("person", [60, 41, 80, 60], 1)
+            xml = annotation(("cat" if n % 2 else "dog", place, 0), other)
+            (folder / f"Annotations/{stem}.xml").write_text(xml)
+    return folder
+
+
+@pytest.fixture
+def voc(tmp_path: Path) -> Path:
+    """A folder with two years; only the first has a test list."""
+    write_year(tmp_path / "VOCdevkit", 2007, {"trainval": ["000001", "000002"], "test": ["000003", "000004"]})
+    write_year(tmp_path / "VOCdevkit", 2012, {"trainval": ["000005", "000006"]})
+    return tmp_path
+
+
+def test_voc_boxes_classes_and_flags(voc: Path) -> None:
+    images = read_voc(voc, "trainval")
+    years_and_names = [(image.path.parent.parent.name, image.path.name) for image in images]
+    assert years_and_names == [
+        ("VOC2007", "000001.jpg"), ("VOC2007", "000002.jpg"), ("VOC2012", "000005.jpg"), ("VOC2012", "000006.jpg"),
+    ]  # fmt: skip
+    assert images[0].boxes.tolist() == [[5, 3, 51, 41], [59, 40, 80, 60]]  # parts of objects are no objects
+    assert [CLASSES[label] for label in images[0].labels] == ["cat", "person"]
+    assert images[0].difficult.tolist() == [False, True]
+    assert images[0].boxes[1, 2:].tolist() == [80, 60]  # a box that ends at the last pixel ends at the border
+
+
+def test_voc_lists_limits_and_places(voc: Path) -> None:
+    assert len(read_voc(voc, "trainval,test")) == 6
+    assert [image.path.name for image in read_voc(voc, "trainval,test", limit=1)] == ["000001.jpg", "000003.jpg"]
+    assert len(read_voc(voc, "test, test")) == 2
+    kit = voc / "VOCdevkit"
+    assert fingerprint(read_voc(kit, "trainval")) == fingerprint(read_voc(voc, "trainval"))
+    assert len(read_voc(kit / "VOC2012", "trainval")) == 2
+    assert fingerprint(read_voc(voc, "test")) != fingerprint(read_voc(voc, "trainval"))
+
+
+def test_voc_fingerprint_knows_boxes_and_flags(voc: Path) -> None:
+    before = fingerprint(read_voc(voc, "test"))
+    file = voc / "VOCdevkit/VOC2007/Annotations/000003.xml"
+    text = file.read_text()
+    seen = {before}
+    for old, new in (("<xmin>8<", "<xmin>9<"), ("<difficult>0", "<difficult>1"), (">cat<", ">cow<")):
+        assert old in text
+        file.write_text(text.replace(old, new))
+        seen.add(fingerprint(read_voc(voc, "test")))
+    assert len(seen) == 4
+
+
+def test_voc_refusals(voc: Path, tmp_path: Path) -> None:
+    def refuse(message: str, root: Path = voc, lists: str = "test") -> None:
+        with pytest.raises(RequestError, match=message) as caught:
+            read_voc(root, lists)
+        assert "\n" not in str(caught.value)
+
+    refuse("no VOC layout", root=voc / "nowhere")
+    refuse("no VOC layout", root=voc / "VOCdevkit/VOC2007/JPEGImages")
+    refuse("did you mean trainval.*test, trainval", lists="trainvla")
+    refuse("at least one image list", lists=" , ")
+    file = voc / "VOCdevkit/VOC2007/Annotations/000003.xml"
+    good = file.read_text()
+    for text, message in (
+        (annotation(("unicorn", [1, 1, 5, 5], 0)), "unicorn.*20 VOC classes"),
+        (annotation(("cat", [9, 1, 5, 5], 0)), "empty"),
+        (annotation(("cat", ["nan", 1, 5, 5], 0)), "empty"),
+        (annotation(("cat", ["left", 1, 5, 5], 0)), "cannot be read"),
+        (good.replace("<xmax>", "<most>").replace("</xmax>", "</most>"), "bndbox"),
+        (good[:-20], "cannot be read"),
+        ("", "cannot be read"),
+        ('<!DOCTYPE a [<!ENTITY e "cat">]>' + good.replace("cat", "&e;"), "DOCTYPE"),
+        ('<!DOCTYPE a SYSTEM "file:///etc/hostname">' + good, "DOCTYPE"),
+    ):
+        file.write_text(text)
+        refuse(message)
+    file.write_bytes(('<!DOCTYPE a [<!ENTITY e "cat">]>' + good).encode("utf-16"))
+    refuse("DOCTYPE")
+    file.unlink()
+    refuse("000003.xml is missing")
+    file.write_text(good)
+    (voc / "VOCdevkit/VOC2007/JPEGImages/000003.jpg").unlink()
+    refuse("000003.jpg is missing")
+    (voc / "VOCdevkit/VOC2007/ImageSets/Main/test.txt").write_text("\n")
+    refuse("lists no images")
+
+
+# The detector
+
+
+@pytest.fixture
+def thin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pyramid of few channels, so that a step takes a moment and not seconds."""
+    monkeypatch.setattr(detection, "PYRAMID", 8)
+
+
+def make_encoder(name: str = "small", size: int = 32) -> LoadedEncoder:
+    about = {"image_size": size, "mean": [0.5, 0.5, 0.4], "std": [0.25, 0.25, 0.3]}
+    with seeded(0, "test"):
+        made = build_encoder(name, size)
+        for module in made.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):  # as if trained: no statistic is 0 or 1
+                torch.nn.init.normal_(module.running_mean, 0, 0.1)
+                torch.nn.init.uniform_(module.running_var, 0.5, 2)
+                torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+    return LoadedEncoder(made, about).requires_grad_(False).eval()
+
+
+def conv_weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in model.backbone.body.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "sizes"),
+    [("small", 32, (16, 32, 64, 128, 256)), ("resnet18", 32, (8, 16, 32, 64, 128)),
+     ("resnet18", 224, (32, 64, 128, 256, 512))],
+)  # fmt: skip
+def test_anchors_follow_strides_and_batch_norm_is_fixed(thin: None, name: str, size: int, sizes: tuple) -> None:
+    encoder = make_encoder(name, size)
+    model = build_detector(encoder, Detect(short_side=400))
+    assert [level[0] for level in model.rpn.anchor_generator.sizes] == list(sizes)
+    assert (model.transform.min_size[0], model.transform.min_size[-1], model.transform.max_size) == (240, 400, 666)
+    assert model.transform.image_std == [0.25, 0.25, 0.3]
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())
+    assert any(isinstance(module, FrozenBatchNorm2d) for module in model.modules())
+    x = torch.randn(1, 3, 32, 32, generator=generator(0, "x"))
+    body = model.train().backbone.body  # what is fixed is fixed in training too
+    pooled = list(body(x).values())[-1].mean((2, 3))
+    assert torch.allclose(pooled, encoder.encoder(x), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["frozen", "finetune"])
+def test_what_trains(thin: None, voc: Path, mode: str) -> None:
+    encoder = make_encoder()
+    before = encoder.fingerprint()
+    options = replace(QUICK, mode=mode)  # type: ignore[arg-type]
+    with seeded(0, "new"):
+        model = build_detector(encoder, options)
+    was, head = conv_weights(model), model.roi_heads.box_predictor.cls_score.weight.clone()
+    train_detector(model, read_voc(voc, "trainval"), options, Schedule(2, (), 0))
+    changed = {key for key, value in conv_weights(model).items() if not torch.equal(value, was[key])}
+    convs = {key for key in was if key.endswith("conv1.weight") or "conv2" in key or "downsample.0" in key}
+    assert changed == {key for key in convs if mode == "finetune" or key.startswith("layer4")}
+    assert any(key.startswith("layer4") for key in changed)
+    assert not torch.equal(model.roi_heads.box_predictor.cls_score.weight, head)
+    assert encoder.fingerprint() == before
+    assert not any(p.requires_grad for p in encoder.parameters())
+
+
+def test_a_run_is_repeatable_and_leaves_no_trace(thin: None, voc: Path) -> None:
+    encoder = make_encoder()
+    before, state = encoder.fingerprint(), torch.get_rng_state()
+    first, again = (evaluate_detect(encoder, str(voc), QUICK) for _ in range(2))
+    assert first == again
+    assert encoder.fingerprint() == before
+    assert torch.equal(torch.get_rng_state(), state)
+    record = json.loads(json.dumps(first.record()))
+    assert (record["protocol"], record["metric"], record["constants"]["steps"]) == ("detect", "AP", 3)
+    assert (record["source"]["train_images"], record["source"]["test_images"]) == (4, 2)
+    assert record["constants"]["classes_counted"] == 2  # the person is difficult
+    assert set(record["also"]["AP50_per_class"]) == {"cat", "dog"}
+
+
+def test_seeds_and_steps_decide_the_weights(thin: None, voc: Path) -> None:
+    images = read_voc(voc, "trainval")
+
+    def trained(seed: int) -> Tensor:
+        with seeded(0, "new"):
+            model = build_detector(make_encoder(), QUICK)
+        train_detector(model, images, replace(QUICK, seed=seed), Schedule(2, (), 0))
+        return model.backbone.body.layer4[0].conv2.weight
+
+    torch.manual_seed(5)
+    first = trained(0)
+    torch.manual_seed(6)
+    assert torch.equal(trained(0), first)
+    assert not torch.equal(trained(1), first)
+
+
+@pytest.mark.long
+def test_training_finds_objects_where_they_are(thin: None, voc: Path) -> None:
+    """One image, learned by heart: the box that scores highest is the object's, in the pixels of the file."""
+    image = read_voc(voc, "trainval", limit=1)[0]
+    image = replace(image, boxes=image.boxes[:1], labels=image.labels[:1], difficult=image.difficult[:1])
+    options = replace(QUICK, batch=1, lr=0.02, short_side=60)
+    with seeded(0, "new"):
+        model = build_detector(make_encoder(), options)
+    train_detector(model, [image], options, Schedule(60, (50,), 5))
+    dets = detection.detect(model, [image])
+    assert voc_ap(dets, [image]).ap50 == pytest.approx(100)
+
+
+def test_flipping_moves_boxes_with_pixels(voc: Path) -> None:
+    image = read_voc(voc, "trainval", limit=1)[0]
+    plain, there = detection._example(image, False)
+    flipped, mirrored = detection._example(image, True)
+    for (x1, y1, x2, y2), (u1, v1, u2, v2) in zip(
+        there["boxes"].int().tolist(), mirrored["boxes"].int().tolist(), strict=True
+    ):
+        assert torch.equal(plain[:, y1:y2, x1:x2], flipped[:, v1:v2, u1:u2].flip(-1))
+    assert there["labels"].tolist() == [CAT + 1, CLASSES.index("person") + 1]
+
+
+def test_schedule_is_the_papers() -> None:
+    full = Schedule.scaled(1)
+    assert (full.steps, full.decays, full.warmup) == (144_000, (96_000, 128_000), 100)
+    rates = [full.rate(step) for step in (0, 49, 100, 95_999, 96_000, 127_999, 128_000)]
+    assert rates == pytest.approx([1 / 101, 50 / 101, 1, 1, 0.1, 0.1, 0.01])
+    short = Schedule.scaled(0.001)
+    assert (short.steps, short.decays, short.warmup) == (144, (96, 128), 14)
+    assert Schedule.scaled(1e-9).steps == 1
+    assert train_sides(800) == [480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800]
+
+
+def test_every_image_comes_once_per_round() -> None:
+    rows = [row for batch in detection._batches(9, 2, 9, 0) for row in batch]
+    assert sorted(rows[:9]) == sorted(rows[9:]) == list(range(9))
+    assert rows[:9] != rows[9:]
+    assert [len(batch) for batch in detection._batches(1, 3, 2, 0)] == [3, 3]
+
+
+def test_detection_refusals(thin: None, voc: Path) -> None:
+    encoder = make_encoder()
+
+    def refuse(message: str, by: LoadedEncoder = encoder, **settings: object) -> None:
+        with pytest.raises(RequestError, match=message):
+            evaluate_detect(by, str(voc), replace(QUICK, **settings))
+
+    refuse("ResNet-like", by=make_encoder("mobilenet_v3_small"))
+    refuse("frozen or finetune", mode="thawed")
+    refuse("above 0", lr=0.0)
+    refuse("above 0", schedule=0.0)
+    refuse("at least 32", short_side=16)
+    refuse("image list val.txt", train="val")
+    file = voc / "VOCdevkit/VOC2007/Annotations/000003.xml"
+    for text, message in ((annotation(("cat", [1, 1, 5, 5], 1)), "difficult"), (annotation(), "difficult")):
+        file.write_text(text)
+        refuse(message, limit=1)
+        refuse("learn from" if text == annotation() else message, train="test", limit=1)
+    (voc / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").write_bytes(b"no image")
+    refuse("000001.jpg cannot be decoded", test="trainval", limit=1)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(thin: None, voc: Path) -> None:
+    with pytest.raises(RunFailed, match=r"not finite.*lower --lr"):
+        evaluate_detect(make_encoder(), str(voc), replace(QUICK, lr=1e12, schedule=20 / 144_000))

@@ -1,0 +1,168 @@
+"""Faults on purpose, the short form of `make chaos`: each kind once, and what needs no process of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import effssl
+from effssl.training import loop
+from effssl.training.checkpoint import load_checkpoint, previous, save_checkpoint
+from tests.chaos import ROOT, Case, ask, corrupt, full_disk, kill, lose_a_process
+
+QUICK = {"quiet": True, "encoder": "small", "batch_size": 64, "subset": 512}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case("byol+rotation", 1, tmp_path_factory.mktemp("chaos"))
+
+
+@pytest.mark.parametrize("fault", [kill, ask, corrupt, full_disk], ids=lambda fault: fault.__name__)
+def test_a_disturbed_run_equals_an_undisturbed_one(alone: Case, fault) -> None:
+    outcome = fault(alone, random.Random(fault.__name__))
+    assert outcome.survived, outcome.difference
+    assert outcome.difference == ""
+
+
+def test_a_lost_process_comes_back(tmp_path: Path) -> None:
+    case = Case("moco+rotation", 2, tmp_path)
+    outcome = lose_a_process(case, random.Random(0))
+    assert outcome.survived, outcome.difference
+    assert outcome.difference == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("at", [3, 8])  # inside an epoch, and at its very end
+def test_signals_save_and_the_run_goes_on_to_the_bit(
+    number: signal.Signals, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = effssl.pretrain("digits", "byol", epochs=2, out=tmp_path / "whole", **QUICK)
+    real, calls = loop.Trainer.step, 0
+
+    def signalled(self, views):
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), number)
+        return real(self, views)
+
+    monkeypatch.setattr(loop.Trainer, "step", signalled)
+    with pytest.raises(effssl.Stopped, match="go on with --resume auto"):
+        effssl.pretrain("digits", "byol", epochs=2, out=tmp_path / "cut", **QUICK)
+    assert calls == at  # the step in flight was finished, no further one begun
+    assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    cut = effssl.pretrain("digits", "byol", epochs=2, out=tmp_path / "cut", resume="auto", **QUICK)
+    assert calls == 16  # nothing was done twice
+    assert cut.encoder_path.read_bytes() == whole.encoder_path.read_bytes()
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted_twice(self, views):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+        raise AssertionError("still running")
+
+    monkeypatch.setattr(loop.Trainer, "step", interrupted_twice)
+    with pytest.raises(KeyboardInterrupt):
+        effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
+
+
+def test_the_exit_code_of_a_stopped_run_is_75(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "effssl", "pretrain", "--data", "digits", "--epochs", "500", "--out", "r"]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    running = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "r" / "checkpoint.pt").exists():
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=100)
+    assert running.returncode == 75
+    assert "SIGTERM: finishing the step and saving" in said
+    assert "effssl: stopped and saved after epoch" in said
+
+
+def test_a_folder_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"epochs": 2, "out": tmp_path / "r", **QUICK}
+    real = loop.Trainer.step
+
+    def somebody_else_comes(self, views):
+        with pytest.raises(effssl.RequestError, match="is being trained by process"):
+            effssl.pretrain("digits", "byol", resume="auto", **settings)
+        return real(self, views)
+
+    monkeypatch.setattr(loop.Trainer, "step", somebody_else_comes)
+    assert effssl.pretrain("digits", "byol", **settings).finished
+    with effssl.Run(tmp_path / "r").locked():
+        pass  # it is free again
+
+
+def test_the_old_checkpoint_stays_until_the_new_one_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint.pt"
+    for number in (1, 2):
+        save_checkpoint(path, {"number": number})
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            save_checkpoint(path, {"number": 3})
+    assert load_checkpoint(path) == {"number": 2}
+    assert load_checkpoint(previous(path)) == {"number": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.previous.pt", "checkpoint.pt"]
+
+
+class _Evil:
+    def __reduce__(self) -> tuple:
+        return (Path.touch, (Path("owned"),))
+
+
+def test_a_checkpoint_cannot_run_code(in_tmp: Path) -> None:
+    save_checkpoint(in_tmp / "checkpoint.pt", {"objective": _Evil()})  # with a correct checksum
+    with pytest.raises(effssl.RunFailed, match="no good checkpoint"):
+        load_checkpoint(in_tmp / "checkpoint.pt")
+    assert not Path("owned").exists()
+
+
+def test_accumulated_gradients_are_those_of_the_batch_where_images_are_not_compared(tmp_path: Path) -> None:
+    """Without batch norm in the way (eval mode) and for a term that looks at one image at a time."""
+    from effssl.data import open_data
+    from effssl.recipes import resolve
+
+    grads = []
+    for parts in (1, 4):
+        flags = {"data": "digits", "objective": "supervised+rotation", "batch_size": 64, "accumulate": parts}
+        plan = resolve(flags | {"image_size": 16, "encoder": "small", "rotation": {"noise": 0.2}})
+        assert any("not the same as the large batch" in note for note in plan.notes) == (parts > 1)
+        trainer = loop.Trainer(plan, open_data("digits"), torch.device("cpu"))
+        trainer.objective.eval()
+        trainer.step(next(trainer.loader.epoch(0)))
+        grads.append([p.grad for p in trainer.objective.parameters() if p.grad is not None])
+    for a, b in zip(*grads, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    with pytest.raises(effssl.RequestError, match="cannot be dealt out to 1 processes in 3 parts"):
+        effssl.pretrain("digits", "byol", out=tmp_path / "r", accumulate=3, **QUICK)
+
+
+@pytest.mark.parametrize("objective", ["moco", "swav"])
+def test_queues_take_all_parts_of_a_batch(objective: str) -> None:
+    from effssl.data import open_data
+    from effssl.recipes import resolve
+
+    flags = {"data": "digits", "objective": objective, "batch_size": 64, "accumulate": 2, "image_size": 16}
+    plan = resolve(flags | {"encoder": "small", "swav": {"queue": 100}, "moco": {"queue": 256}})
+    trainer = loop.Trainer(plan, open_data("digits"), torch.device("cpu"))
+    trainer.step(next(trainer.loader.epoch(0)))
+    term = trainer.objective.terms[objective]
+    assert (int(term.position) if objective == "moco" else term.filled) == (128 if objective == "moco" else 64)
