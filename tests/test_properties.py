@@ -23,7 +23,7 @@ from effssl.objectives.expression import parse
 from effssl.objectives.options import TERMS
 
 PHOTO = Image.fromarray(load_sample_image("china.jpg")).resize((40, 30))
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 weights = st.none() | st.floats(0, 1e6, allow_nan=False)
 REFUSED = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +32,17 @@ from effssl.progress import say
 from effssl.randomness import generator
 
 
-def ignore_signals(_: int = 0) -> None:
-    """For worker processes: a Ctrl-C reaches all of them, but the main process decides what to do about it."""
+def begin_worker(_: int, parent: int) -> None:
+    """A Ctrl-C reaches all workers, but the main process decides what to do about it; and they die with it."""
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed while this worker started: torch would take init for the parent
+        os._exit(1)
 
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal a process gets when its parent dies
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -260,7 +268,11 @@ def decoded(
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
     loader: DataLoader = DataLoader(
-        files, batch_sampler=_Plan(plan), num_workers=workers, collate_fn=_collate, worker_init_fn=ignore_signals
+        files,
+        batch_sampler=_Plan(plan),
+        num_workers=workers,
+        collate_fn=_collate,
+        worker_init_fn=partial(begin_worker, parent=os.getpid()),
     )
     reported: set[str] = set()
     for pixels, readable, failed in loader:

@@ -40,8 +40,8 @@ def test_a_lost_process_comes_back(tmp_path: Path) -> None:
     assert outcome.difference == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-@pytest.mark.parametrize("at", [3, 8])  # inside an epoch, and at its very end
+# Inside an epoch, and at its very end.
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGTERM, 3), (signal.SIGINT, 8), (signal.SIGUSR1, 5)])
 def test_signals_save_and_the_run_goes_on_to_the_bit(
     number: signal.Signals, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
