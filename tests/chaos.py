@@ -44,7 +44,7 @@ class Outcome:
     objective: str
     processes: int
     survived: bool
-    restarts: int
+    lost: int = 0  # steps that had been saved and were done again
     difference: str = ""  # what differs from the undisturbed run
 
 
@@ -66,7 +66,9 @@ class Case:
         many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), *torchrun]
         launch = [sys.executable, *(many if self.processes > 1 else []), "-m", "effssl", "pretrain", *SETTINGS]
         args = ["--objective", self.objective, *OBJECTIVES[self.objective], "--checkpoint-every", "1"]
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        # torchrun hands on the signals it is told to know; SIGUSR1 is not among those it knows by itself.
+        known = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGUSR1"}
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | known
         return subprocess.Popen(
             [*launch, *args, "--out", str(out), "--resume", "auto", *more], env=env, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=prepare,
@@ -77,16 +79,20 @@ class Case:
         self.count += 1
         return self.folder / f"trial{self.count}"
 
-    def finish(self, fault: str, out: Path, restarts: int) -> Outcome:
+    def failed(self, fault: str, text: str) -> Outcome:
+        """A fault that a run did not survive."""
+        return Outcome(fault, self.objective, self.processes, False, difference=text)
+
+    def finish(self, fault: str, out: Path, lost: int = 0) -> Outcome:
         """Let the run go on undisturbed and compare."""
         last = self.start(out)
         text, _ = last.communicate(timeout=LIMIT)
         if last.returncode != 0:
-            return Outcome(fault, self.objective, self.processes, False, restarts, text[-500:])
+            return self.failed(fault, text[-500:])
         got = result(out)
         wrong = [name for name in self.expected if got[name] != self.expected[name]]
         shutil.rmtree(out)
-        return Outcome(fault, self.objective, self.processes, True, restarts + 1, ", ".join(wrong))
+        return Outcome(fault, self.objective, self.processes, True, lost, ", ".join(wrong))
 
 
 def result(run: Path) -> dict[str, str]:
@@ -115,11 +121,24 @@ def wait_for_training(run: Path, process: subprocess.Popen, moment: float) -> bo
     return False
 
 
-def stop_all(process: subprocess.Popen, number: int) -> None:
-    """Signal a run with all its processes and wait for it."""
+def saved_steps(run: Path) -> int:
+    """Steps that the newest good checkpoint holds."""
+    from effssl.errors import RunFailed
+    from effssl.training.checkpoint import load_checkpoint
+
+    with contextlib.suppress(RunFailed, FileNotFoundError):  # read while it was renamed
+        state = load_checkpoint(run / "checkpoint.pt")
+        return 0 if state is None else state["position"]["updates"]
+    return 0
+
+
+def kill_all(run: Path, process: subprocess.Popen) -> int:
+    """SIGKILL a run with all its processes; how many saved steps are gone with them."""
+    before = saved_steps(run)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=LIMIT)
+    return max(0, before - saved_steps(run))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -128,13 +147,13 @@ def stop_all(process: subprocess.Popen, number: int) -> None:
 
 def kill(case: Case, dice: random.Random) -> Outcome:
     """SIGKILL at a random moment, twice in a row."""
-    out = case.fresh()
+    out, lost = case.fresh(), 0
     for _ in range(2):
         process = case.start(out)
         if wait_for_training(out, process, dice.random()):
             time.sleep(dice.random() * 0.05)
-        stop_all(process, signal.SIGKILL)
-    return case.finish("SIGKILL", out, 2)
+        lost += kill_all(out, process)
+    return case.finish("SIGKILL, twice", out, lost)
 
 
 def kill_early(case: Case, dice: random.Random) -> Outcome:
@@ -144,26 +163,22 @@ def kill_early(case: Case, dice: random.Random) -> Outcome:
     while not (out / "config.yaml").exists() and process.poll() is None:
         time.sleep(0.005)
     time.sleep(dice.random() * 0.2)
-    stop_all(process, signal.SIGKILL)
-    return case.finish("SIGKILL before training", out, 1)
+    return case.finish("SIGKILL before training", out, kill_all(out, process))
 
 
 def ask(case: Case, dice: random.Random) -> Outcome:
-    """SIGTERM, SIGINT or SIGUSR1: the run saves and leaves with code 75."""
+    """SIGTERM, SIGINT or SIGUSR1: the run saves and leaves with code 75; torchrun hands signals to its processes."""
     out, number = case.fresh(), dice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
     process = case.start(out)
     asked = wait_for_training(out, process, dice.random() / 2)
-    if case.processes == 1:
-        process.send_signal(number)
-    else:
-        for child in children(process.pid):  # torchrun itself would turn the signal into an error of its own
-            os.kill(child, number)
+    before = saved_steps(out)
+    process.send_signal(number)
     text, _ = process.communicate(timeout=LIMIT)
     if asked and case.processes == 1 and process.returncode not in (75, 0):
-        return Outcome(
-            "signal", case.objective, 1, False, 0, f"{number.name}: code {process.returncode}: {text[-300:]}"
-        )
-    return case.finish(number.name, out, 1)
+        return case.failed(number.name, f"code {process.returncode}: {text[-300:]}")
+    if asked and case.processes > 1 and "stopped and saved" not in text:
+        return case.failed(number.name, f"not saved: {text[-300:]}")
+    return case.finish(number.name, out, max(0, before - saved_steps(out)))
 
 
 def corrupt(case: Case, dice: random.Random) -> Outcome:
@@ -171,8 +186,8 @@ def corrupt(case: Case, dice: random.Random) -> Outcome:
     out = case.fresh()
     process = case.start(out)
     wait_for_training(out, process, 0.3 + dice.random() / 2)
-    stop_all(process, signal.SIGKILL)
-    path = out / "checkpoint.pt"
+    kill_all(out, process)
+    path, before = out / "checkpoint.pt", saved_steps(out)
     if path.exists() and (out / "checkpoint.previous.pt").exists():
         content = bytearray(path.read_bytes())
         if dice.random() < 0.5:
@@ -180,7 +195,7 @@ def corrupt(case: Case, dice: random.Random) -> Outcome:
         else:
             del content[dice.randrange(len(content)) :]
         path.write_bytes(content)
-    return case.finish("damaged checkpoint", out, 1)
+    return case.finish("damaged checkpoint", out, before - saved_steps(out))
 
 
 def full_disk(case: Case, dice: random.Random) -> Outcome:
@@ -188,18 +203,19 @@ def full_disk(case: Case, dice: random.Random) -> Outcome:
     out = case.fresh()
     process = case.start(out)
     wait_for_training(out, process, dice.random() / 2)
-    stop_all(process, signal.SIGKILL)
+    lost = kill_all(out, process)
     size = max((path.stat().st_size for path in out.glob("checkpoint*.pt")), default=1 << 20)
 
     def small_files_only() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
 
+    before = saved_steps(out)
     starved = case.start(out, prepare=small_files_only)
     text, _ = starved.communicate(timeout=LIMIT)
     if starved.returncode != 1 or "make room" not in text:
-        return Outcome("full disk", case.objective, case.processes, False, 1, f"{starved.returncode}: {text[-300:]}")
-    return case.finish("full disk", out, 2)
+        return case.failed("full disk", f"{starved.returncode}: {text[-300:]}")
+    return case.finish("full disk", out, lost + before - saved_steps(out))
 
 
 def lose_a_process(case: Case, dice: random.Random) -> Outcome:
@@ -212,8 +228,8 @@ def lose_a_process(case: Case, dice: random.Random) -> Outcome:
             os.kill(dice.choice(found), signal.SIGKILL)
     text, _ = process.communicate(timeout=LIMIT)
     if process.returncode != 0:
-        return Outcome("lost process", case.objective, 2, False, 1, f"{time.monotonic() - begun:.0f} s: {text[-500:]}")
-    return case.finish("lost process", out, 1)
+        return case.failed("lost process", f"{time.monotonic() - begun:.0f} s: {text[-500:]}")
+    return case.finish("lost process", out)
 
 
 def children(parent: int) -> list[int]:
@@ -233,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=3, help="of each fault and objective")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, choices=[*FAULTS], help="only the faults of one process, or of two")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from effssl.progress import table
@@ -240,6 +257,8 @@ def main() -> None:
     dice, outcomes = random.Random(options.seed), []
     with tempfile.TemporaryDirectory() as folder:
         for processes, faults in FAULTS.items():
+            if options.processes not in (None, processes):
+                continue
             for objective in OBJECTIVES if processes == 1 else ["byol+rotation", "moco+rotation"]:
                 case = Case(objective, processes, Path(folder) / f"{objective}-{processes}")
                 for fault in faults:
@@ -248,16 +267,21 @@ def main() -> None:
                         last = outcomes[-1]
                         state = last.difference or ("equal" if last.survived else "LOST")
                         print(f"{objective}, {processes} process(es), {last.fault}: {state}", file=sys.stderr)
+
+    def row(name: str, processes: str, some: list[Outcome]) -> list[str]:
+        counts = (
+            len(some),
+            sum(o.survived for o in some),
+            sum(o.lost for o in some),
+            sum(bool(o.difference) for o in some),
+        )
+        return [name, processes, *map(str, counts)]
+
     kinds = sorted({(o.fault, o.processes) for o in outcomes})
-    rows = []
-    for kind, processes in kinds:
-        some = [o for o in outcomes if (o.fault, o.processes) == (kind, processes)]
-        rows.append([kind, str(processes), str(len(some)), str(sum(o.survived for o in some)),
-                     str(sum(bool(o.difference) for o in some))])  # fmt: skip
-    rows.append(["all", "", str(len(outcomes)), str(sum(o.survived for o in outcomes)),
-                 str(sum(bool(o.difference) for o in outcomes))])  # fmt: skip
-    title = "Faults; a checkpoint after every step, so that only the step in flight is done again"
-    table(title, ("fault", "processes", "tried", "survived", "differences"), rows)
+    rows = [row(kind, str(n), [o for o in outcomes if (o.fault, o.processes) == (kind, n)]) for kind, n in kinds]
+    title = "Faults; a checkpoint after every step. Lost: saved steps that were done again, beside the one in flight"
+    header = ("fault", "processes", "tried", "survived", "steps lost", "differences")
+    table(title, header, [*rows, row("all", "", outcomes)])
     sys.exit(any(not o.survived or o.difference for o in outcomes))
 
 

@@ -77,7 +77,7 @@ def evaluate_detect(encoder: LoadedEncoder, data: str, options: Detect) -> Score
         "mode": options.mode, "schedule": options.schedule, "steps": schedule.steps, "lr": options.lr,
         "lr_decay": f"x0.1 at {', '.join(map(str, schedule.decays))}", "warmup_steps": schedule.warmup,
         "optimizer": "SGD", "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY, "batch": options.batch,
-        "short_side": options.short_side, "train_short_sides": train_sides(options.short_side),
+        "proposals": options.proposals, "short_side": options.short_side, "train_short_sides": train_sides(options.short_side),
         "train": options.train, "test": options.test, "limit": options.limit,
         "detector": "torchvision Faster R-CNN, FPN",
         "frozen": "stem and layer1–3; batch norm fixed" if options.mode == "frozen" else "nothing; batch norm fixed",
@@ -95,8 +95,8 @@ def evaluate_detect(encoder: LoadedEncoder, data: str, options: Detect) -> Score
 def _check(options: Detect) -> None:
     if options.mode not in ("frozen", "finetune"):
         raise RequestError(f"mode is frozen or finetune, not {options.mode!r}")
-    if options.schedule <= 0 or options.lr <= 0 or options.batch < 1:
-        raise RequestError("schedule and lr must be above 0, batch at least 1")
+    if options.schedule <= 0 or options.lr <= 0 or options.batch < 1 or options.proposals < 4:
+        raise RequestError("schedule and lr must be above 0, batch at least 1, proposals at least 4")
     if options.short_side < 32:
         raise RequestError(f"a short side of {options.short_side} pixels is too small; use at least 32")
 
@@ -126,6 +126,7 @@ def build_detector(encoder: LoadedEncoder, options: Detect) -> FasterRCNN:
         rpn_anchor_generator=AnchorGenerator(
             tuple((ANCHOR * stride,) for stride in strides), ((0.5, 1.0, 2.0),) * len(strides)
         ),
+        box_batch_size_per_image=options.proposals,
     )
     return model.to(encoder.device)
 

@@ -13,15 +13,37 @@ from effssl.evaluation.options import Knn
 from effssl.evaluation.score import Score
 from effssl.network.loaded import LoadedEncoder
 
-CHUNK = 1 << 24  # similarities held at a time
+CHUNK = 1 << 26  # similarities held at a time: 256 MiB
 
 
 def nearest(query: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most similar rows of the bank by cosine: similarities and row numbers, Q×k; nothing larger is kept."""
     query, bank = F.normalize(query, dim=1), F.normalize(bank, dim=1)
     k = min(k, len(bank))
-    found = [(part @ bank.T).topk(k, dim=1) for part in query.split(max(1, CHUNK // len(bank)))]
-    return torch.cat([top.values for top in found]), torch.cat([top.indices for top in found])
+    parts = query.split(max(1, CHUNK // len(bank)))
+    similarity = query.new_empty(len(parts[0]), len(bank))  # one for all parts: fresh memory costs a fifth of the time
+    found = [largest(torch.mm(part, bank.T, out=similarity[: len(part)]), k) for part in parts]
+    return torch.cat([values for values, _ in found]), torch.cat([index for _, index in found])
+
+
+def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`x.topk(k)` for rows far longer than k: the same values, several times faster.
+
+    Columns are dealt into groups. The k largest values lie in the k groups with the largest maxima, because a value of
+    another group has at least k maxima above it; so only those groups are searched.
+    """
+    columns = x.shape[1]
+    size = int((columns / k) ** 0.5)  # balances the search among maxima with that inside the chosen groups
+    if size < 2:
+        return tuple(x.topk(k))  # type: ignore[return-value]
+    groups = columns // size
+    whole = x[:, : size * groups].unflatten(1, (size, groups))  # column c belongs to group c % groups
+    chosen = whole.amax(1).topk(k).indices  # Q×k
+    index = (chosen[:, None] + groups * torch.arange(size, device=x.device)[:, None]).flatten(1)  # Q×(size·k)
+    rest = torch.arange(size * groups, columns, device=x.device).expand(len(x), -1)  # what no group holds
+    index = torch.cat([index, rest], 1)
+    top = x.gather(1, index).topk(k)
+    return top.values, index.gather(1, top.indices)
 
 
 def knn_votes(query: Tensor, bank: Tensor, labels: Tensor, classes: int, k: int, temperature: float) -> Tensor:

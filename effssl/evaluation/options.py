@@ -112,6 +112,8 @@ class Detect:
     short_side: int = 800
     """of test images; training images come at 0.6 to 1.0 times this"""
     batch: int = 2
+    proposals: int = 512
+    """boxes per image that the second stage learns from; fewer are cheaper"""
     lr: float = 0.0025
     train: str = "trainval"
     """comma-separated image lists in ImageSets/Main, of all VOC years in the folder"""

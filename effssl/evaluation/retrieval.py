@@ -32,7 +32,7 @@ def evaluate_retrieval(encoder: LoadedEncoder, data: Data, options: Retrieval) -
     assert train.labels is not None
     assert test.labels is not None
     bank, query = F.normalize(train.h, dim=1), F.normalize(test.h, dim=1)
-    rows = max(1, CHUNK // 4 // len(bank))
+    rows = max(1, CHUNK // 16 // len(bank))
     precision, found = [], []
     with counter("ranking", len(query)) as advance:
         for part, labels in zip(query.split(rows), test.labels.split(rows), strict=True):

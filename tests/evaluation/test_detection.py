@@ -415,6 +415,7 @@ def test_detection_refusals(thin: None, voc: Path) -> None:
     refuse("frozen or finetune", mode="thawed")
     refuse("above 0", lr=0.0)
     refuse("above 0", schedule=0.0)
+    refuse("proposals at least 4", proposals=0)
     refuse("at least 32", short_side=16)
     refuse("image list val.txt", train="val")
     file = voc / "VOCdevkit/VOC2007/Annotations/000003.xml"

@@ -11,7 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 import effssl
 from effssl.data import Data
 from effssl.evaluation import Features
-from effssl.evaluation.knn import knn_accuracy, knn_votes, nearest
+from effssl.evaluation.knn import knn_accuracy, knn_votes, largest, nearest
 from effssl.evaluation.linear import (
     SETTINGS,
     Setting,
@@ -47,6 +47,16 @@ def test_knn_in_chunks_is_the_same(features: tuple[Features, Features], monkeypa
     whole = knn_votes(test.h, train.h, train.labels, 10, 50, 0.1)
     monkeypatch.setattr(knn, "CHUNK", 7 * len(train.h))
     assert torch.allclose(knn_votes(test.h, train.h, train.labels, 10, 50, 0.1), whole, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("columns", "k"), [(1, 1), (7, 3), (200, 200), (1003, 10), (5000, 1), (4099, 200)])
+def test_the_search_by_groups_finds_what_topk_finds(columns: int, k: int) -> None:
+    x = torch.randn(20, columns, generator=generator(0, "largest", columns))
+    x[:5] = (x[:5] * 2).round() / 2  # many equal values, as duplicates in a bank give
+    values, index = largest(x, k)
+    assert torch.equal(values, x.topk(k).values)
+    assert torch.equal(x.gather(1, index), values)
+    assert all(len(set(row)) == k for row in index.tolist())
 
 
 def test_linear_step_is_sgd_with_momentum(features: tuple[Features, Features]) -> None:
