@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from effssl.data import open_data
+    from effssl.data.pack import pack
     from effssl.errors import RequestError, RunFailed, Stopped
     from effssl.evaluation import Score, evaluate
     from effssl.objectives.options import register
@@ -31,6 +32,7 @@ __all__ = [
     "evaluate",
     "load",
     "open_data",
+    "pack",
     "pretrain",
     "register",
 ]
@@ -42,6 +44,7 @@ _WHERE = {
     "evaluate": "effssl.evaluation",
     "Score": "effssl.evaluation",
     "open_data": "effssl.data",
+    "pack": "effssl.data.pack",
     "register": "effssl.objectives.options",
     "RequestError": "effssl.errors",
     "RunFailed": "effssl.errors",

@@ -20,6 +20,7 @@ from effssl.errors import RequestError, RunFailed, Stopped, did_you_mean
 VERBS = {
     "pretrain": "train an encoder on images without labels",
     "eval": "measure an encoder: effssl eval WHAT RUN (knn, linear, transfer, …)",
+    "pack": "decode a folder of images once, so that training need not: effssl pack FOLDER",
     "saliency": "maps for crops that show what an image is about: effssl saliency RUN --out maps.npz",
     "recipes": "list the recipes, or show one: effssl recipes [NAME]",
 }
@@ -94,7 +95,7 @@ def _dispatch(args: list[str]) -> None:
     verb, rest = args[0], args[1:]
     if verb not in VERBS:
         raise RequestError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}; verbs: {', '.join(VERBS)}")
-    {"pretrain": _pretrain, "eval": _eval, "saliency": _saliency, "recipes": _recipes}[verb](rest)
+    {"pretrain": _pretrain, "eval": _eval, "pack": _pack, "saliency": _saliency, "recipes": _recipes}[verb](rest)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -201,7 +202,8 @@ def evaluate(what: str, run: str, args: list[str]) -> None:
     settings = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(PROTOCOLS[what])}
     from effssl.device import pick_device
     from effssl.evaluation import evaluate, open_source
-    from effssl.run import Run, load, write_atomically
+    from effssl.files import write_atomically
+    from effssl.run import Run, load
 
     if Path(run).expanduser().is_dir():
         score = Run(Path(run).expanduser()).evaluate(what, parsed.data or None, parsed.device, **settings)
@@ -228,6 +230,43 @@ def _show(score: Any, title: str) -> None:
         for key, value in plain.items()
     ]
     table(title, ("", "value"), rows)
+
+
+def _pack(args: list[str]) -> None:
+    import tyro
+
+    tyro.cli(pack, args=args, prog="effssl pack")
+
+
+def pack(
+    folder: str,
+    /,
+    out: str = "",
+    short_side: int = 256,
+    labels: Literal["auto", "folders", "none"] = "auto",
+    classes: str = "",
+    workers: int = -1,
+) -> None:
+    """Decode a folder of images once, for `effssl pretrain --data FOLDER.pack`; interrupted, it goes on when repeated.
+
+    Given a finished pack instead, check every image's checksum.
+
+    Args:
+        folder: folder of images, or a finished pack to check
+        out: folder to make; default FOLDER.pack
+        short_side: larger images are shrunk to a shorter side of so many pixels; 0 keeps all as they are
+        labels: sub-folders are labels: auto only in a train/–val/ or train/–test/ layout
+        classes: pack only these class folders: imagenet100, or a text file with their names
+        workers: processes that decode; −1 is one per core
+    """
+    from effssl.data import open_data
+    from effssl.data.pack import pack
+
+    made = pack(folder, out or None, short_side=short_side, labels=labels, classes=classes, workers=workers)
+    data = open_data(str(made))
+    counts = [len(part) for part in (data.train, data.test, data.held_out) if part is not None]
+    size = (made / "pixels.bin").stat().st_size
+    print(f"{made}: {' + '.join(map(str, counts))} images, {size / 1e6:,.0f} MB   next: effssl pretrain --data {made}")
 
 
 def _saliency(args: list[str]) -> None:

@@ -21,8 +21,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from effssl.errors import RequestError, RunFailed
+from effssl.files import write_atomically
 from effssl.progress import say, table
-from effssl.run import Run, write_atomically
+from effssl.run import Run
 
 EPOCHS, SUBSET = 6, 10_000
 HEALTH = ["--health.every", "1", "--health.bank", "5000", "--health.queries", "2500"]

@@ -10,9 +10,10 @@ from typing import Any
 
 from effssl.config import differences, read_yaml
 from effssl.errors import RequestError, RunFailed
+from effssl.files import write_atomically
 from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
-from effssl.run import Run, write_atomically
+from effssl.run import Run
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
 FOLDER_SIZE = 64  # default side of a view of a photograph in a CPU-budget run

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +20,7 @@ import yaml
 
 from effssl.config import Config, build, config_type, read_yaml, to_dict, written_by
 from effssl.errors import RequestError
+from effssl.files import locked, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,24 +89,9 @@ class Run:
         # A run that was killed while writing may leave half a line at the end.
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Hold the run's lock: two processes that train into one folder would destroy each other's work."""
-        import fcntl
-
-        with (self.folder / "lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however that ends
-            except OSError:
-                file.seek(0)
-                raise RequestError(
-                    f"the run {self.folder} is being trained by {file.read().strip() or 'another process'}; "
-                    "wait for it, or choose another --out"
-                ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {platform.node()}\n")
-            file.flush()
-            yield
+        return locked(self.folder / "lock", f"the run {self.folder} is being trained", "choose another --out")
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -191,32 +174,6 @@ class Run:
         results = self.results() | {name: score.record()}
         write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
         return score
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write beside, sync, rename: a reader sees the old file or the new one, never half of it."""
-    with written_beside(path, content):
-        pass
-
-
-@contextmanager
-def written_beside(path: Path, content: str | bytes) -> Iterator[None]:
-    """Write a file beside `path` and sync it; after the block it takes `path`'s place."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield
-        os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut, too
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def versions() -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from effssl.data.sets import ArrayImages, Data, FolderImages, Images
+from effssl.data.sets import ArrayImages, Data, FolderImages, Images, PackedImages, is_pack
 from effssl.errors import RequestError, did_you_mean
 
 NAMED = ("cifar10", "cifar100", "digits")
 
-__all__ = ["NAMED", "ArrayImages", "Data", "FolderImages", "Images", "open_data"]
+__all__ = ["NAMED", "ArrayImages", "Data", "FolderImages", "Images", "PackedImages", "open_data"]
 
 
 def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "") -> Data:
@@ -32,18 +32,22 @@ def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "
         from effssl.data.arrays import load_arrays
 
         data = load_arrays(path)
+    elif spec and is_pack(path):
+        from effssl.data.pack import open_pack
+
+        data = open_pack(path, labels)
     elif spec and path.is_dir():
         from effssl.data.folder import class_names, load_folder
 
         data = load_folder(path, labels, class_names(classes) if classes else None)
     elif not spec:
-        raise RequestError(f"--data is needed: {', '.join(NAMED)}, a folder of images or a .npy/.npz file")
+        raise RequestError(f"--data is needed: {', '.join(NAMED)}, a folder of images, a pack or a .npy/.npz file")
     elif path.exists():
         raise RequestError(f"{spec} is neither a folder of images nor a .npy/.npz file")
     else:
         hint = did_you_mean(spec, NAMED)
         raise RequestError(f"no data set or folder named {spec!r}{hint}; known sets: {', '.join(NAMED)}")
-    if classes and (spec in NAMED or not path.is_dir()):
+    if classes and (spec in NAMED or not path.is_dir() or is_pack(path)):
         raise RequestError(f"--classes chooses sub-folders; {spec} is not a folder")
     if subset:
         data = data.with_subset(subset)

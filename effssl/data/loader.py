@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 import os
-import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from effssl import augment
 from effssl.augment.crop import boxes as crop_boxes
-from effssl.augment.crop import padded_boxes
+from effssl.augment.crop import crop_resize, padded_boxes
 from effssl.augment.rotate import rotate_quarters
 from effssl.config import Augment
-from effssl.data.folder import decode
+from effssl.data.decoding import CropFiles, decoded
 from effssl.data.saliency import SaliencyMaps
-from effssl.data.sets import ArrayImages, FolderImages, Images
+from effssl.data.sets import ArrayImages, FolderImages, Images, PackedImages
 from effssl.data.views import Needs, Views
 from effssl.errors import RequestError
-from effssl.progress import say
 from effssl.randomness import generator
 
-
-def begin_worker(_: int, parent: int) -> None:
-    """A Ctrl-C reaches all workers, but the main process decides what to do about it; and they die with it."""
-    for number in (signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed while this worker started: torch would take init for the parent
-        os._exit(1)
-
-
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal a process gets when its parent dies
-MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
-RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-
-
+T = TypeVar("T")
+AT_ONCE = 32  # images of a pack that are cut at a time: as floats a batch of photographs takes much memory
 CLEAN = {
     "pad": 0,
     "scale": (1.0, 1.0),
@@ -102,8 +80,7 @@ class ViewLoader:
         # Pretraining drops the last partial batch, so that every step compares as many images.
         self.steps = -(-len(images) // batch_size) if keep_partial else len(images) // batch_size
         self._pixels = images.pixels.to(device) if isinstance(images, ArrayImages) else None
-        self._size = torch.tensor(images.pixels.shape[-2:] if isinstance(images, ArrayImages) else (0, 0))
-        if config.pad and isinstance(images, FolderImages):
+        if config.pad and not isinstance(images, ArrayImages):
             raise RequestError("augment.pad is for small images of one size; photographs take resized crops")
         self.saliency = SaliencyMaps.open(config.saliency, images) if config.saliency else None
 
@@ -125,7 +102,7 @@ class ViewLoader:
 
     def boxes(self, kind: Kind, view: int, draws: augment.Draws, step: int, rows: Tensor) -> Tensor:
         """Crop boxes of the `view`-th view in a step, B×4; chosen by saliency where the run says so."""
-        sizes = self.images.sizes[rows] if isinstance(self.images, FolderImages) else self._size.expand(len(rows), 2)
+        sizes = self.images.sizes[rows]
         if kind.config.pad:
             return padded_boxes(sizes, draws.box[:, 0], kind.config.pad)
         tries = [crop_boxes(sizes, numbers, kind.config.ratio) for numbers in draws.box.unbind(1)]
@@ -147,26 +124,52 @@ class ViewLoader:
         """The batches of an epoch from its `first`-th step on."""
         rows = [batch[self.rows] for batch in self.order(epoch).split(self.batch_size)[: self.steps]]
         steps = range(epoch * self.steps + first, (epoch + 1) * self.steps)
-        make = self._from_memory if self._pixels is not None else self._from_files
+        make = self._from_files if isinstance(self.images, FolderImages) else self._from_pixels
         yield from make(steps, rows[first:])
 
-    def _from_memory(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
-        assert self._pixels is not None
-        for step, index in zip(steps, rows, strict=True):
-            pixels, draws = self._pixels[index.to(self.device, non_blocking=True)], self.draws(step, len(index))
+    def _from_pixels(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
+        """Cut views out of whole images that lie in memory or in a pack."""
+        for step, index, pixels in zip(steps, rows, self._whole(rows), strict=True):
+            draws = self.draws(step, len(index))
+            boxes, together = self._boxes(step, index, draws), len(index) if self._pixels is not None else AT_ONCE
+            parts = [
+                self._cut(pixels[i : i + together], [b[i : i + together] for b in boxes], draws, i)
+                for i in range(0, len(index), together)
+            ]
             crops = [
-                [
-                    augment.cut(kind.config, pixels, self.boxes(kind, view, d, step, index), d, kind.size)
-                    for view, d in enumerate(of_kind)
-                ]
-                for kind, of_kind in zip(self.kinds, draws, strict=True)
+                [torch.cat(view) if len(view) > 1 else view[0] for view in zip(*kind, strict=True)]
+                for kind in zip(*parts, strict=True)
             ]
             yield self._views(step, index, crops, draws)
 
+    def _whole(self, rows: Sequence[Tensor]) -> Iterable[Tensor]:
+        """The whole images of each batch, B×3×H×W on the device; those of a pack are read one batch ahead."""
+        if self._pixels is not None:
+            return (self._pixels[index.to(self.device, non_blocking=True)] for index in rows)
+        assert isinstance(self.images, PackedImages)
+        return (self._upload(pixels) for pixels in ahead(map(self.images.read, rows)))
+
+    def _cut(
+        self, pixels: Tensor, boxes: list[Tensor], draws: list[list[augment.Draws]], first: int
+    ) -> list[list[Tensor]]:
+        """Views of some images, those from the `first` of a batch on, per kind."""
+        rows = slice(first, first + len(pixels))
+        return [
+            [
+                augment.cut(kind.config, pixels, box, d[rows], kind.size)
+                for box, d in zip(of_kind.unbind(1), drawn, strict=True)
+            ]
+            for kind, of_kind, drawn in zip(self.kinds, boxes, draws, strict=True)
+        ]
+
     def _from_files(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
+        """Let workers cut views out of files."""
         assert isinstance(self.images, FolderImages)
-        files = _CropFiles(self.images, [kind.size for kind in self.kinds], self.config.filter)
-        plan = ((index, self._file_boxes(step, index)) for step, index in zip(steps, rows, strict=True))
+        files = CropFiles(self.images, [kind.size for kind in self.kinds], self.config.filter)
+        plan = (
+            (index, self._boxes(step, index, self.draws(step, len(index))))
+            for step, index in zip(steps, rows, strict=True)
+        )
         cut = decoded(files, plan, self.workers)
         for step, index, (pixels, readable) in zip(steps, rows, cut, strict=True):
             # In place of a file that cannot be decoded stands its nearest readable predecessor in the batch.
@@ -174,18 +177,22 @@ class ViewLoader:
                 raise RequestError(f"none of the {len(index)} images of a batch can be decoded")
             filled, draws = (readable.cumsum(0) - 1).clamp(min=0), self.draws(step, len(index))
             index = index[readable][filled]
-            uploaded = [p[filled].to(self.device, non_blocking=True).unbind(1) for p in pixels]
+            uploaded = [self._upload(p[filled]).unbind(1) for p in pixels]
             crops = [
                 [augment.flip(x, d) for x, d in zip(*one, strict=True)] for one in zip(uploaded, draws, strict=True)
             ]
             yield self._views(step, index, crops, draws)
 
-    def _file_boxes(self, step: int, index: Tensor) -> list[Tensor]:
+    def _boxes(self, step: int, index: Tensor, draws: list[list[augment.Draws]]) -> list[Tensor]:
         """All boxes of a step, one B×count×4 tensor per kind."""
         return [
             torch.stack([self.boxes(kind, view, d, step, index) for view, d in enumerate(of_kind)], 1)
-            for kind, of_kind in zip(self.kinds, self.draws(step, len(index)), strict=True)
+            for kind, of_kind in zip(self.kinds, draws, strict=True)
         ]
+
+    def _upload(self, x: Tensor) -> Tensor:
+        """To the device; a GPU fetches pinned memory by itself while the CPU goes on."""
+        return (x.pin_memory() if self.device.type == "cuda" else x).to(self.device, non_blocking=True)
 
     def _views(self, step: int, rows: Tensor, crops: list[list[Tensor]], draws: list[list[augment.Draws]]) -> Views:
         made: dict[str, list[Tensor]] = {}
@@ -211,75 +218,14 @@ class ViewLoader:
         )
 
 
-class _CropFiles(Dataset):
-    """Worker side: decode a file once, cut all its boxes, resize them antialiased. Workers draw nothing."""
-
-    def __init__(self, images: FolderImages, sizes: list[int], filter: str = "bilinear") -> None:
-        self.paths = np.array([os.fsencode(path) for path in images.paths])  # one buffer, not a list copied on fork
-        self.shown, self.sizes, self.filter = images.sizes, sizes, RESAMPLE[filter]
-
-    def __getitem__(self, item: tuple[int, list[list[list[int]]]]) -> list[np.ndarray] | str:
-        row, cuts = item  # cuts: per kind of view its boxes of top, left, height, width
-        path = os.fsdecode(self.paths[row])
-        try:
-            need = (size / max(1, min(box[2:])) for size, kind in zip(self.sizes, cuts, strict=True) for box in kind)
-            image = decode(Path(path), MARGIN * max(need))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            return f"{path}: {error}"
-        scale = image.height / int(self.shown[row, 0]), image.width / int(self.shown[row, 1])
-        return [
-            np.stack([self._cut(image, box, scale, size) for box in kind])
-            for size, kind in zip(self.sizes, cuts, strict=True)
-        ]
-
-    def _cut(self, image: Image.Image, box: list[int], scale: tuple[float, float], size: int) -> np.ndarray:
-        y0, x0 = box[0] * scale[0], box[1] * scale[1]
-        y1, x1 = y0 + box[2] * scale[0], x0 + box[3] * scale[1]
-        # Cropped before resizing, so that nothing outside of the box seeps in at its edges.
-        left, top = math.floor(x0), math.floor(y0)
-        part = image.crop((left, top, min(math.ceil(x1), image.width), min(math.ceil(y1), image.height)))
-        x1, y1 = min(x1, image.width), min(y1, image.height)
-        view = part.resize((size, size), self.filter, box=(x0 - left, y0 - top, x1 - left, y1 - top))
-        return np.asarray(view).transpose(2, 0, 1)
-
-
-def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor, list[str]]:
-    """Crops of the readable files, per kind B'×count×3×S×S; which of the batch they are; what went wrong elsewhere."""
-    good = [item for item in items if not isinstance(item, str)]
-    readable = torch.tensor([not isinstance(item, str) for item in items])
-    crops = [torch.from_numpy(np.stack(kind)) for kind in zip(*good, strict=True)]
-    return crops, readable, [item for item in items if isinstance(item, str)]
-
-
-class _Plan:
-    """What the workers are to cut, made batch by batch as they ask: an epoch's boxes are never all in memory."""
-
-    def __init__(self, batches: Iterable[tuple[Tensor, list[Tensor]]]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[list[tuple[int, list]]]:
-        for rows, boxes in self.batches:
-            # Plain numbers, not tensors: those would travel to the workers as one shared-memory file each.
-            yield [(row, list(cuts)) for row, *cuts in zip(rows.tolist(), *(b.tolist() for b in boxes), strict=True)]
-
-
-def decoded(
-    files: _CropFiles, plan: Iterable[tuple[Tensor, list[Tensor]]], workers: int
-) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
-    loader: DataLoader = DataLoader(
-        files,
-        batch_sampler=_Plan(plan),
-        num_workers=workers,
-        collate_fn=_collate,
-        worker_init_fn=partial(begin_worker, parent=os.getpid()),
-    )
-    reported: set[str] = set()
-    for pixels, readable, failed in loader:
-        for line in sorted(set(failed) - reported):
-            say(f"left out, cannot be decoded: {line}")
-        reported.update(failed)
-        yield pixels, readable
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """The same items, each made in a thread while the one before is in use."""
+    coming = iter(items)
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(next, coming, None)
+        while (item := made.result()) is not None:
+            made = pool.submit(next, coming, None)
+            yield item
 
 
 def whole_boxes(sizes: Tensor) -> Tensor:
@@ -290,13 +236,21 @@ def whole_boxes(sizes: Tensor) -> Tensor:
 def clean_batches(
     images: Images, size: int, box: Callable[[Tensor], Tensor], batch: int, workers: int = -1, filter: str = "bilinear"
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """All images in order, uint8, with their rows: files cut to `box(sizes)` at size×size, arrays as they are."""
+    """All images in order, uint8, with their rows: photographs cut to `box(sizes)` at size×size, arrays as they are."""
     rows = torch.arange(len(images)).split(batch)
     if isinstance(images, ArrayImages):
         yield from ((images.pixels[part[0] : part[-1] + 1], part) for part in rows)  # resized later, on the device
         return
+    if isinstance(images, PackedImages):
+        for part in rows:
+            cut = [
+                crop_resize(images.read(few), box(images.sizes[few]), size, filter=filter)
+                for few in part.split(AT_ONCE)
+            ]
+            yield torch.cat(cut).round_().clamp_(0, 255).to(torch.uint8), part
+        return
     plan = [(part, [box(images.sizes[part])[:, None]]) for part in rows]
     workers = (os.cpu_count() or 1) if workers < 0 else workers
-    for part, (pixels, readable) in zip(rows, decoded(_CropFiles(images, [size], filter), plan, workers), strict=True):
+    for part, (pixels, readable) in zip(rows, decoded(CropFiles(images, [size], filter), plan, workers), strict=True):
         if pixels:
             yield pixels[0][:, 0], part[readable]

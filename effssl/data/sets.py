@@ -1,4 +1,4 @@
-"""Two kinds of image sets: small images as one uint8 tensor, large ones as files that workers decode."""
+"""Three kinds of image sets: small images as one tensor, large ones as files, or decoded in a memory-mapped pack."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,11 @@ class ArrayImages:
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Height and width of every image, N×2."""
+        return torch.tensor(self.pixels.shape[-2:]).expand(len(self), 2)
 
     def select(self, index: Tensor) -> ArrayImages:
         """The same set with only these rows."""
@@ -60,7 +66,51 @@ class FolderImages:
         return _with_labels(digest, self.labels)
 
 
-Images = ArrayImages | FolderImages
+@dataclass(frozen=True)
+class PackedImages:
+    """Images of any size that `effssl pack` decoded: rows of a memory-mapped file, read where they are needed."""
+
+    pixels: np.ndarray  # the whole file, uint8; an image lies there as height×3×width
+    offsets: Tensor  # N int64: where each image begins
+    sizes: Tensor  # N×2 int64: height, width
+    digest: str  # of what the pack holds
+    paths: list[Path]  # as they were, below the folder that was packed
+    labels: Tensor | None = None
+    classes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def select(self, index: Tensor) -> PackedImages:
+        """The same set with only these rows."""
+        paths = [self.paths[i] for i in index.tolist()]
+        return replace(
+            self, offsets=self.offsets[index], sizes=self.sizes[index], paths=paths, labels=_rows(self.labels, index)
+        )
+
+    def fingerprint(self) -> str:
+        """A short digest that changes when an image or a label does."""
+        digest = hashlib.blake2b(self.digest.encode(), digest_size=8)
+        digest.update(self.offsets.contiguous().numpy().data)
+        return _with_labels(digest, self.labels)
+
+    def read(self, rows: Tensor) -> Tensor:
+        """These images N×3×H×W, uint8, in the top left corner of the largest height and width among them."""
+        sizes = self.sizes[rows]
+        height, width = sizes.amax(0).tolist()
+        out = torch.empty(len(rows), height, 3, width, dtype=torch.uint8)  # what is beyond an image is never looked at
+        places = zip(out.numpy(), self.offsets[rows].tolist(), sizes.tolist(), strict=True)
+        for place, start, (h, w) in places:
+            place[:h, :, :w] = self.pixels[start : start + 3 * h * w].reshape(h, 3, w)
+        return out.transpose(1, 2)
+
+
+Images = ArrayImages | FolderImages | PackedImages
+
+
+def is_pack(folder: Path) -> bool:
+    """Whether a folder is one that `effssl pack` made or began."""
+    return (folder / "pack.json").is_file() or (folder / "plan.json").is_file()
 
 
 def _rows(labels: Tensor | None, index: Tensor) -> Tensor | None:

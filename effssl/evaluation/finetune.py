@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from effssl.data import Data, Images
 from effssl.data.cifar import data_folder
-from effssl.data.sets import FolderImages
+from effssl.data.sets import FolderImages, PackedImages
 from effssl.errors import RequestError, RunFailed
 from effssl.evaluation.features import extract, labelled
 from effssl.evaluation.linear import crops_of
@@ -129,11 +129,11 @@ def evaluate_semi(encoder: LoadedEncoder, data: Data, options: Semi) -> Score:
 
 def choose_labels(train: Images, options: Semi) -> tuple[Tensor, str]:
     """Rows of the training images whose labels are used, and in words how they were chosen."""
-    imagenet = isinstance(train, FolderImages) and all(WNID.fullmatch(name) for name in train.classes)
+    imagenet = isinstance(train, (FolderImages, PackedImages)) and all(WNID.fullmatch(name) for name in train.classes)
     name, digest = LISTS[options.percent]
     path = Path(options.list).expanduser() if options.list else data_folder() / name
     if options.list or (imagenet and (path.is_file() or _download(name, digest, path))):
-        if not isinstance(train, FolderImages):
+        if not isinstance(train, (FolderImages, PackedImages)):
             raise RequestError("a list of file names fits a folder of images only")
         return _listed(train, path, digest), f"the list {name} (sha256 checked)"
     return balanced_rows(train, options.percent / 100, options.seed), f"class-balanced choice, seed {options.seed}"
@@ -149,7 +149,7 @@ def balanced_rows(train: Images, share: float, seed: int) -> Tensor:
     return torch.cat(rows).sort().values
 
 
-def _listed(train: FolderImages, path: Path, digest: str) -> Tensor:
+def _listed(train: FolderImages | PackedImages, path: Path, digest: str) -> Tensor:
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -167,7 +167,7 @@ def _download(name: str, digest: str, path: Path) -> bool:
     """Fetch a list from the SimCLR repository once; False if it cannot be had."""
     import urllib.request
 
-    from effssl.run import write_atomically
+    from effssl.files import write_atomically
 
     try:
         with urllib.request.urlopen(LIST_ADDRESS + name, timeout=10) as answer:

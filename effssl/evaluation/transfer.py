@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, Dataset
 
 from effssl.augment.crop import center_boxes
-from effssl.data import ArrayImages, Data, FolderImages, Images
+from effssl.data import ArrayImages, Data, FolderImages, Images, PackedImages
 from effssl.data.transfer import SETS, TransferSet, fifth, fingerprint
 from effssl.errors import RequestError, did_you_mean
 from effssl.evaluation.features import extract, labelled
@@ -204,7 +204,7 @@ def measure(scores: np.ndarray, y: np.ndarray, metric: str) -> float:
 
 def features_of(encoder: LoadedEncoder, source: Images | Dataset, text: str) -> tuple[np.ndarray, np.ndarray, str]:
     """Features N×D, labels, and a fingerprint of the images."""
-    if isinstance(source, (ArrayImages, FolderImages)):
+    if isinstance(source, (ArrayImages, FolderImages, PackedImages)):
         features = extract(encoder, source, text)
         assert features.labels is not None
         return features.h.numpy(), features.labels.numpy(), source.fingerprint()

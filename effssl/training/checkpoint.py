@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from effssl.errors import RunFailed
+from effssl.files import written_beside
 from effssl.progress import say
-from effssl.run import written_beside
 
 DIGEST = 32  # bytes of SHA-256 in front of the content
 

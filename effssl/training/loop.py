@@ -24,12 +24,13 @@ from effssl.data.loader import ViewLoader
 from effssl.data.views import Views
 from effssl.distribution import anywhere, barrier, mean_over_processes, rank, share, synchronize_norms, world
 from effssl.errors import RequestError, RunFailed, Stopped
+from effssl.files import write_atomically
 from effssl.network import build_network
 from effssl.network.loaded import describe, dump_encoder
 from effssl.objectives.objective import Objective, Setting, build_objective
 from effssl.objectives.options import OWN
 from effssl.recipes import Plan
-from effssl.run import Run, write_atomically
+from effssl.run import Run
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint
 from effssl.training.display import Display, clock, progress_text
 from effssl.training.health import Look, Monitor, record, verdict

@@ -1,0 +1,107 @@
+"""Files become pixels in worker processes, in order; workers draw nothing at random."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from effssl.data.folder import decode
+from effssl.data.sets import FolderImages
+from effssl.progress import say
+
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal a process gets when its parent dies
+MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
+RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+def begin_worker(_: int, parent: int) -> None:
+    """A Ctrl-C reaches all workers, but the main process decides what to do about it; and they die with it."""
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed while this worker started: torch would take init for the parent
+        os._exit(1)
+
+
+class CropFiles(Dataset):
+    """Worker side: decode a file once, cut all its boxes, resize them antialiased. Workers draw nothing."""
+
+    def __init__(self, images: FolderImages, sizes: list[int], filter: str = "bilinear") -> None:
+        self.paths = np.array([os.fsencode(path) for path in images.paths])  # one buffer, not a list copied on fork
+        self.shown, self.sizes, self.filter = images.sizes, sizes, RESAMPLE[filter]
+
+    def __getitem__(self, item: tuple[int, list[list[list[int]]]]) -> list[np.ndarray] | str:
+        row, cuts = item  # cuts: per kind of view its boxes of top, left, height, width
+        path = os.fsdecode(self.paths[row])
+        try:
+            need = (size / max(1, min(box[2:])) for size, kind in zip(self.sizes, cuts, strict=True) for box in kind)
+            image = decode(Path(path), MARGIN * max(need))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return f"{path}: {error}"
+        scale = image.height / int(self.shown[row, 0]), image.width / int(self.shown[row, 1])
+        return [
+            np.stack([self._cut(image, box, scale, size) for box in kind])
+            for size, kind in zip(self.sizes, cuts, strict=True)
+        ]
+
+    def _cut(self, image: Image.Image, box: list[int], scale: tuple[float, float], size: int) -> np.ndarray:
+        y0, x0 = box[0] * scale[0], box[1] * scale[1]
+        y1, x1 = y0 + box[2] * scale[0], x0 + box[3] * scale[1]
+        # Cropped before resizing, so that nothing outside of the box seeps in at its edges.
+        left, top = math.floor(x0), math.floor(y0)
+        part = image.crop((left, top, min(math.ceil(x1), image.width), min(math.ceil(y1), image.height)))
+        x1, y1 = min(x1, image.width), min(y1, image.height)
+        view = part.resize((size, size), self.filter, box=(x0 - left, y0 - top, x1 - left, y1 - top))
+        return np.asarray(view).transpose(2, 0, 1)
+
+
+def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor, list[str]]:
+    """Crops of the readable files, per kind B'×count×3×S×S; which of the batch they are; what went wrong elsewhere."""
+    good = [item for item in items if not isinstance(item, str)]
+    readable = torch.tensor([not isinstance(item, str) for item in items])
+    crops = [torch.from_numpy(np.stack(kind)) for kind in zip(*good, strict=True)]
+    return crops, readable, [item for item in items if isinstance(item, str)]
+
+
+class _Plan:
+    """What the workers are to cut, made batch by batch as they ask: an epoch's boxes are never all in memory."""
+
+    def __init__(self, batches: Iterable[tuple[Tensor, list[Tensor]]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[tuple[int, list]]]:
+        for rows, boxes in self.batches:
+            # Plain numbers, not tensors: those would travel to the workers as one shared-memory file each.
+            yield [(row, list(cuts)) for row, *cuts in zip(rows.tolist(), *(b.tolist() for b in boxes), strict=True)]
+
+
+def decoded(
+    files: CropFiles, plan: Iterable[tuple[Tensor, list[Tensor]]], workers: int
+) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
+    loader: DataLoader = DataLoader(
+        files,
+        batch_sampler=_Plan(plan),
+        num_workers=workers,
+        collate_fn=_collate,
+        worker_init_fn=partial(begin_worker, parent=os.getpid()),
+    )
+    reported: set[str] = set()
+    for pixels, readable, failed in loader:
+        for line in sorted(set(failed) - reported):
+            say(f"left out, cannot be decoded: {line}")
+        reported.update(failed)
+        yield pixels, readable
