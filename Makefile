@@ -29,7 +29,11 @@ lint: .venv/.ready
 chaos: .venv/.ready
 	$(BIN)/python -m tests.chaos
 
-bench: .venv/.ready
+.venv/.peers: .venv/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,bench]"
+	touch .venv/.peers
+
+bench: .venv/.peers
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median, stdev
 
 import torch
+from torchvision.transforms.functional import to_pil_image
 
 from benchmarks.augmentation import photo_tiles
 from benchmarks.timing import interleaved
-from effssl.data import ArrayImages, Data
+from effssl.data import ArrayImages, Data, open_data
+from effssl.data.pack import pack
 from effssl.device import pick_device
 from effssl.recipes import resolve
 from effssl.training.loop import Trainer
 
+SMALL = {"image_size": 32}
+LARGE = {"encoder": "resnet18", "image_size": 128, "stem": "large", "batch_size": 32, "lr": 0.1}
 CASES = {
-    "small encoder, byol": ("byol", {"recipe": "cpu-byol"}, 16),
-    "small encoder, byol+rotation": ("byol+rotation", {"recipe": "cpu-byol"}, 16),
-    "ResNet-18, byol": ("byol", {"recipe": "cifar10-byol", "batch_size": 32}, 2),
+    "small encoder, byol, in memory": ("byol", {"recipe": "cpu-byol"} | SMALL, 16, "memory"),
+    "small encoder, byol+rotation, in memory": ("byol+rotation", {"recipe": "cpu-byol"} | SMALL, 16, "memory"),
+    "ResNet-18 at 32 px, byol, in memory": ("byol", {"recipe": "cifar10-byol", "batch_size": 32} | SMALL, 4, "memory"),
+    "ResNet-18 at 128 px, byol, packed": ("byol", {"recipe": "images-byol"} | LARGE, 2, "pack"),
+    "ResNet-18 at 128 px, byol, JPEG files": ("byol", {"recipe": "images-byol"} | LARGE, 2, "files"),
 }
 
 
-def measure(repeats: int) -> dict[str, dict[str, float]]:
+def measure(repeats: int, photos: str = "") -> dict[str, dict[str, float]]:
     """Share of the limit per case; a repeat is an epoch of a few steps."""
-    return {name: _measure(objective, flags, steps, repeats) for name, (objective, flags, steps) in CASES.items()}
+    return {name: _measure(*case, repeats, photos) for name, case in CASES.items()}
 
 
-def _measure(objective: str, flags: dict, steps: int, repeats: int) -> dict[str, float]:
-    plan = resolve({"data": "photos", "objective": objective, "image_size": 32, "epochs": 1000} | flags)
+@contextmanager
+def images_of(kind: str, count: int, photos: str) -> Iterator[Data]:
+    """So many images in memory, in a pack or as JPEG files; of a folder, or tiles of two photographs."""
+    if kind == "memory":
+        tiles = photo_tiles(32)
+        pixels = tiles.repeat(-(-count // len(tiles)), 1, 1, 1)[:count]
+        yield Data("photos", ArrayImages(pixels))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "photos")
+        root.mkdir()
+        if photos:
+            for i, path in enumerate(sorted(Path(photos).rglob("*.[jJ][pP]*"))[:count]):
+                (root / f"{i}{path.suffix}").symlink_to(path.resolve())
+        else:
+            tiles = photo_tiles(128)
+            for i in range(count):
+                to_pil_image(tiles[i % len(tiles)]).save(root / f"{i}.jpg")
+        yield open_data(str(pack(root) if kind == "pack" else root))
+
+
+def _measure(objective: str, flags: dict, steps: int, kind: str, repeats: int, photos: str) -> dict[str, float]:
+    plan = resolve({"data": "photos", "objective": objective, "epochs": 1000} | flags)
     batch = plan.config.batch_size
-    tiles = photo_tiles(32)
-    pixels = tiles.repeat(-(-steps * batch // len(tiles)), 1, 1, 1)[: steps * batch]
-    trainer = Trainer(plan, Data("photos", ArrayImages(pixels)), pick_device("cpu"))
-    ready = next(iter(trainer.loader.epoch(0)))
+    with images_of(kind, steps * batch, photos) as data:
+        trainer = Trainer(plan, data, pick_device("cpu"))
+        ready = next(iter(trainer.loader.epoch(0)))
 
-    def end_to_end() -> None:
-        sums = torch.zeros(())
-        for one in trainer.loader.epoch(0):
-            loss, _ = trainer.step(one)
-            sums = sums + loss
-        float(sums)
+        def end_to_end() -> None:
+            sums = torch.zeros(())
+            for one in trainer.loader.epoch(0):
+                loss, _ = trainer.step(one)
+                sums = sums + loss
+            float(sums)
 
-    def limit() -> None:
-        for step in range(steps):
-            trainer.step(replace(ready, step=step))
+        def limit() -> None:
+            for step in range(steps):
+                trainer.step(replace(ready, step=step))
 
-    times = interleaved({"run": end_to_end, "limit": limit}, repeats)
+        times = interleaved({"run": end_to_end, "limit": limit}, repeats)
     shares = [b / a for a, b in zip(times["run"], times["limit"], strict=True)]
     images = steps * batch
     return {

@@ -1,0 +1,42 @@
+"""How near a step comes to the machine's arithmetic: GFLOPS of the step over GFLOPS of a large matrix product."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.augmentation import photo_tiles
+from benchmarks.timing import interleaved
+from effssl.data import ArrayImages, Data
+from effssl.device import pick_device
+from effssl.recipes import resolve
+from effssl.training.loop import Trainer
+
+GEMM = 2048
+CASES = {
+    "small encoder, batch 128": {"recipe": "cpu-byol", "batch_size": 128},
+    "small encoder, batch 256": {"recipe": "cpu-byol", "batch_size": 256},
+    "ResNet-18 at 32 px, batch 32": {"recipe": "cifar10-byol", "batch_size": 32},
+    "ResNet-18 at 32 px, batch 64": {"recipe": "cifar10-byol", "batch_size": 64},
+}
+
+
+def measure(repeats: int) -> dict[str, dict[str, float]]:
+    a, b = torch.randn(GEMM, GEMM), torch.randn(GEMM, GEMM)
+    product = 2 * GEMM**3 / 1e9
+    return {name: _measure(flags, repeats, lambda: a @ b, product) for name, flags in CASES.items()}
+
+
+def _measure(flags: dict, repeats: int, gemm, product: float) -> dict[str, float]:
+    plan = resolve({"data": "photos", "objective": "byol", "image_size": 32, "epochs": 1000} | flags)
+    pixels = photo_tiles(32, plan.config.batch_size)
+    trainer = Trainer(plan, Data("photos", ArrayImages(pixels)), pick_device("cpu"))
+    views = next(iter(trainer.loader.epoch(0)))
+    with FlopCounterMode(display=False) as counter:
+        trainer.step(views)
+    work = counter.get_total_flops() / 1e9
+    times = interleaved({"step": lambda: trainer.step(views), "gemm": gemm}, repeats)
+    step, limit = work / median(times["step"]), product / median(times["gemm"])
+    return {"gflops": step, "gemm_gflops": limit, "share": step / limit, "gflop_per_step": work}

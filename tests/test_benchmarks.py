@@ -1,0 +1,33 @@
+"""The benchmarks' own arithmetic; their timings are nobody's test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.compare import worse
+from benchmarks.growth import cases, one
+from benchmarks.timing import interleaved
+
+
+def test_only_ratios_that_fell_by_more_than_a_tenth_are_worse() -> None:
+    before = {
+        "machine": {"cores": 2},
+        "training": {"a": {"share": 0.95, "images_per_second": 100.0}, "b": {"share": 1}},
+    }
+    latest = {"machine": {"cores": 1}, "training": {"a": {"share": 0.84, "images_per_second": 10.0}}}
+    assert worse(before, latest) == ["worse: training, a: share 0.95 → 0.84"]
+    assert worse(before, {"training": {"a": {"share": 0.86}}}) == []
+    assert worse(before, before) == []
+
+
+def test_functions_take_turns_after_a_warm_up() -> None:
+    calls: list[str] = []
+    times = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
+    assert calls == ["a", "b"] * 4
+    assert [len(each) for each in times.values()] == [3, 3]
+
+
+def test_growth_measures_an_epoch(capsys) -> None:
+    case = cases()["batch"][0] | {"images": 96, "batch": 32, "threads": 1}
+    one(case, Path())
+    assert '"seen": 96' in capsys.readouterr().out
