@@ -109,7 +109,7 @@ def _pretrain(args: list[str]) -> None:
     from effssl.pretraining import execute
 
     run = execute(given(parsed, args), parsed.out or None, parsed.resume, parsed.config or None, parsed.quiet)
-    if not parsed.quiet:
+    if not parsed.quiet and os.environ.get("RANK", "0") == "0":
         measurable = "knn" in run.metrics()[-1]
         use = f"effssl eval knn {run.folder}" if measurable else f'encoder = effssl.load("{run.folder}") in Python'
         print(f"done: {run.folder}   next: {use}")
@@ -201,17 +201,23 @@ def evaluate(what: str, run: str, args: list[str]) -> None:
     parsed: Any = tyro.cli(kind, args=args, prog=f"effssl eval {what} RUN", description=PROTOCOLS[what].__doc__)
     settings = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(PROTOCOLS[what])}
     from effssl.device import pick_device
-    from effssl.evaluation import evaluate, open_source
+    from effssl.evaluation import evaluate, open_source, options_of
     from effssl.files import write_atomically
+    from effssl.network.foreign import refuse_flags
     from effssl.run import Run, load
 
-    if Path(run).expanduser().is_dir():
-        score = Run(Path(run).expanduser()).evaluate(what, parsed.data or None, parsed.device, **settings)
+    options_of(what, settings)  # refuses what is out of range, before anything slow
+    folder, out, data = Path(run).expanduser(), Path(parsed.out).expanduser(), parsed.data or None
+    if parsed.out and (out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK)):
+        raise RequestError(f"--out {parsed.out} cannot be written; it names a file in a folder that exists")
+    if folder.is_dir():
+        refuse_flags(run, parsed.encoder, parsed.weights, parsed.image_size)
+        score = Run(folder).evaluate(what, data, parsed.device, parsed.classes, **settings)
     else:
         encoder = load(run, parsed.encoder, parsed.weights, parsed.image_size).to(pick_device(parsed.device))
-        score = evaluate(what, encoder, open_source(what, settings, parsed.data or None), **settings)
+        score = evaluate(what, encoder, open_source(what, settings, data, classes=parsed.classes), **settings)
     if parsed.out:
-        write_atomically(Path(parsed.out), json.dumps(score.record(), indent=2) + "\n")
+        write_atomically(out, json.dumps(score.record(), indent=2) + "\n")
     _show(score, f"{what} of {run} on {score.source['data']}")
 
 
@@ -230,6 +236,9 @@ def _show(score: Any, title: str) -> None:
         for key, value in plain.items()
     ]
     table(title, ("", "value"), rows)
+    if sets := score.constants.get("sets"):
+        shown = [(n, f"{s['value']:.2f} %", s["metric"], f"{s['C']:.3g}", s["split"]) for n, s in sets.items()]
+        table("each by its own rule", ("set", "value", "metric", "C", "split"), shown)
 
 
 def _pack(args: list[str]) -> None:

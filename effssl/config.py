@@ -162,6 +162,8 @@ class Config:
     device: str = "auto"
     """auto, cpu, cuda, mps"""
     precision: Literal["float32", "bf16", "fp16"] = "float32"
+    compile: bool = False
+    """let torch compile the encoder and the color changes: the first steps take a minute, later ones less time"""
     workers: int = -1
     """processes that decode images of a folder; −1 is one per core"""
     labels: Literal["auto", "folders", "none"] = "auto"
@@ -267,7 +269,15 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: `on` is a word, not true, and 1e-4 is a number."""
+    """YAML as people mean it: `on` is a word, not true, 1e-4 is a number, and a key stands once."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """What SafeLoader does, but where a key stands twice it does not quietly take the last one."""
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.YAMLError(f"{name!r} stands there twice")
+        return super().construct_mapping(node, deep)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -298,7 +308,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise RequestError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise RequestError(f"{path} does not hold 'key: value' lines")

@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from effssl.errors import RunFailed
+from effssl.heartbeat import beating
+from effssl.processes import die_with_parent
 
 TIMEOUT = timedelta(minutes=10)  # a process may wait this long for another one, e.g. while that one writes a checkpoint
 
@@ -54,10 +56,12 @@ def joined() -> Iterator[None]:
     if not started_by_torchrun() or dist.is_initialized():
         yield
         return
+    die_with_parent(os.getppid())  # torchrun: without it nobody would restart or stop this process
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, **_meeting_point())
     try:
-        yield
+        with beating(_store, rank(), world()):
+            yield
     except (RuntimeError, ValueError) as error:
         if is_lost(error):
             raise RunFailed(
@@ -76,11 +80,14 @@ def _meeting_point() -> dict[str, Any]:
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {}
+    return {"store": _store(), "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+
+
+def _store() -> dist.Store:
+    """A new connection to the store, in this attempt's own place."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False, timeout=TIMEOUT)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    return {"store": dist.PrefixStore(f"effssl/{attempt}", store), **ranks}
+    return dist.PrefixStore(f"effssl/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def is_lost(error: BaseException) -> bool:

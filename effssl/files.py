@@ -10,24 +10,32 @@ from pathlib import Path
 
 from effssl.errors import RequestError
 
+BESIDE = ".beside"  # how names of files end that are being written
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write beside, sync, rename: a reader sees the old file or the new one, never half of it."""
-    with written_beside(path, content):
+
+def write_atomically(path: Path, content: str | bytes, new: bool = False) -> None:
+    """Write beside, sync, rename: a reader sees the old file or the new one, never half of it.
+
+    A `new` file must not be there yet: of two processes that make it, one gets a FileExistsError.
+    """
+    with written_beside(path, content, new):
         pass
 
 
 @contextmanager
-def written_beside(path: Path, content: str | bytes) -> Iterator[None]:
+def written_beside(path: Path, content: str | bytes, new: bool = False) -> Iterator[None]:
     """Write a file beside `path` and sync it; after the block it takes `path`'s place."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{os.getpid()}{BESIDE}")
     try:
         with beside.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         yield
-        os.replace(beside, path)
+        if new:
+            os.link(beside, path)  # unlike renaming, this fails if somebody was faster
+        else:
+            os.replace(beside, path)
         folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut, too
         try:
             os.fsync(folder)
@@ -35,6 +43,20 @@ def written_beside(path: Path, content: str | bytes) -> Iterator[None]:
             os.close(folder)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def keep_copy(path: Path, copy: Path) -> None:
+    """Give a file a second name, in place of what had it; the file itself is there all the time."""
+    beside = copy.with_name(f".{copy.name}.{os.getpid()}{BESIDE}")
+    beside.unlink(missing_ok=True)
+    os.link(path, beside)
+    os.replace(beside, copy)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half-written; for the one that holds the folder's lock."""
+    for left in folder.glob(f".*{BESIDE}"):
+        left.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -50,6 +72,6 @@ def locked(path: Path, busy: str, instead: str) -> Iterator[None]:
             holder = file.read().strip() or "another process"
             raise RequestError(f"{busy} by {holder}; wait for it, or {instead}") from None
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.write(f"process {os.getpid()} on {platform.node()}, started by {os.getppid()}\n")
         file.flush()
         yield

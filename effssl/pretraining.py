@@ -6,7 +6,7 @@ import dataclasses
 import errno
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effssl.config import differences, read_yaml
 from effssl.errors import RequestError, RunFailed
@@ -14,6 +14,9 @@ from effssl.files import write_atomically
 from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
 from effssl.run import Run
+
+if TYPE_CHECKING:
+    from effssl.training.signals import Stop
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
 FOLDER_SIZE = 64  # default side of a view of a photograph in a CPU-budget run
@@ -56,14 +59,20 @@ def execute(
     if resume not in ("never", "auto"):
         raise RequestError(f"resume is {resume!r}; choose never or auto")
     keep_freed_memory()
-    with joined():
-        return _execute(flags, out, resume, config, quiet or rank() > 0)
+    from effssl.training.signals import listening
+
+    with listening() as stop, joined():
+        return _execute(flags, out, resume, config, quiet or rank() > 0, stop)
 
 
-def _execute(flags: dict[str, Any], out: str | Path | None, resume: str, config: str | Path | None, quiet: bool) -> Run:
+def _execute(
+    flags: dict[str, Any], out: str | Path | None, resume: str, config: str | Path | None, quiet: bool, stop: Stop
+) -> Run:
     from effssl.data import open_data
+    from effssl.data.folder import as_listed, write_list
+    from effssl.data.sets import FolderImages
     from effssl.device import pick_device
-    from effssl.distribution import barrier, rank, restarted
+    from effssl.distribution import anywhere, barrier, rank, restarted
     from effssl.training.display import Display
     from effssl.training.loop import Trainer, train
 
@@ -73,10 +82,16 @@ def _execute(flags: dict[str, Any], out: str | Path | None, resume: str, config:
     device = pick_device(str(wanted or "auto"))
     plan = resolve(flags, file, accelerator=device.type != "cpu")
     folder = Path(out) if out else default_folder(plan)
-    going_on = (resume == "auto" or restarted()) and (folder / "config.yaml").is_file()
+    there = (folder / "config.yaml").is_file()
+    # A job that torchrun started again goes on with its own run; it does not touch one that it was refused.
+    again = restarted() and anywhere(rank() == 0 and there and Run(folder).begun_by_this_job())
+    going_on = (resume == "auto" or again) and there
     if not going_on:
         refuse_to_overwrite(folder)
     opened = open_data(plan.config.data, plan.config.labels, plan.config.subset, plan.config.classes)
+    listed = folder / "images.npz"
+    if going_on and isinstance(opened.train, FolderImages) and listed.is_file():
+        opened = dataclasses.replace(opened, train=as_listed(opened.train, listed))
     plan = fit_to_data(plan, opened)
     if len(opened.train) < 2:
         raise RequestError(f"{opened.name} has one image; training needs at least two, and many more to learn from")
@@ -98,22 +113,24 @@ def _execute(flags: dict[str, Any], out: str | Path | None, resume: str, config:
     barrier()  # all have looked at the folder before it is made
     if run is None and rank() == 0:
         run = Run.create(folder, plan.config)
+        if isinstance(opened.train, FolderImages):
+            write_list(opened.train, listed)
     barrier()
     run = run or Run(folder)
     for note in plan.notes:
         display.say(note)
-    if opened.unreadable:
-        listed = run.folder / "unreadable.txt"
+    if opened.unreadable and rank() == 0:
+        left_out = run.folder / "unreadable.txt"
         lines = [path.replace("\n", "\\n") for path in opened.unreadable]  # a name may hold a line break
-        write_atomically(listed, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-        shown = ", ".join(opened.unreadable[:5]) + (f" … (all in {listed})" if len(opened.unreadable) > 5 else "")
+        write_atomically(left_out, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+        shown = ", ".join(opened.unreadable[:5]) + (f" … (all in {left_out})" if len(opened.unreadable) > 5 else "")
         display.say(f"files that cannot be read and are left out ({len(opened.unreadable)}): {shown}")
     c, terms = plan.config, " + ".join(f"{weight:g}*{term}" for term, weight in plan.weights.items())
     display.say(f"{len(opened.train)} images at {c.image_size} px, {c.encoder} encoder, {terms}, {c.epochs} epochs")
     display.say(f"on {device} → {folder}")
     try:
         with run.locked() if rank() == 0 else nullcontext():
-            train(trainer, run, display)
+            train(trainer, run, display, stop)
     except OSError as error:
         if error.errno not in FULL:
             raise

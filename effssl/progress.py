@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,16 @@ from rich.progress import (
 )
 from rich.table import Table
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class _Persistent(Console):
+    """A console whose reader may go away (`| head`, a closed terminal): work goes on, unseen."""
+
+    def on_broken_pipe(self) -> None:
+        """What rich calls; its own version ends the program."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+err = _Persistent(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False, soft_wrap=True)
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import platform
 import re
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -53,8 +55,7 @@ class Run:
         values = to_dict(config) | {"versions": versions()}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / "config.yaml").open("x") as file:  # fails if another process was faster
-                yaml.safe_dump(values, file, sort_keys=False)
+            write_atomically(folder / "config.yaml", yaml.safe_dump(values, sort_keys=False), new=True)
         except OSError as error:
             raise RequestError(f"the run folder {folder} cannot be made: {error.strerror}") from None
         return cls(folder)
@@ -93,10 +94,17 @@ class Run:
         """Hold the run's lock: two processes that train into one folder would destroy each other's work."""
         return locked(self.folder / "lock", f"the run {self.folder} is being trained", "choose another --out")
 
+    def begun_by_this_job(self) -> bool:
+        """Whether the process that started this one, torchrun, also started the one that trained here before."""
+        lock = self.folder / "lock"
+        return lock.is_file() and lock.read_text().strip().endswith(f"on {platform.node()}, started by {os.getppid()}")
+
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
         with self.metrics_path.open("a") as file:
             file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint that follows must not be safer than the lines before it
 
     def keep_metrics_until(self, epoch: int) -> None:
         """Drop lines of epochs that a resumed run will do again."""
@@ -160,13 +168,18 @@ class Run:
         """Accuracy of a linear layer trained on the frozen encoder."""
         return self.evaluate("linear", **settings)
 
-    def evaluate(self, what: str, data: str | None = None, device: str = "auto", **settings: Any) -> Score:
+    def evaluate(
+        self, what: str, data: str | None = None, device: str = "auto", classes: str = "", **settings: Any
+    ) -> Score:
         """Evaluate the encoder by a protocol of `effssl.evaluation.options` and add the score to results.json."""
         from effssl.device import pick_device
         from effssl.evaluation import changed_options, evaluate, open_source
 
         changed = changed_options(what, settings)  # also refuses what is not known, before anything slow
-        source = open_source(what, settings, data, self)
+        changed += [f"classes={classes}"] if classes else []
+        if not os.access(self.folder, os.W_OK):
+            raise RequestError(f"the score cannot be added to {self.folder}: the folder is not writable")
+        source = open_source(what, settings, data, self, classes)
         encoder = self.encoder(projector=what.startswith("probe")).to(pick_device(device))
         score = evaluate(what, encoder, source, **settings)
         # Measured with other constants or on other data, it is another score: all stay.
@@ -178,7 +191,6 @@ class Run:
 
 def versions() -> dict[str, str]:
     """Versions of what a result depends on."""
-    import platform
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
@@ -196,9 +208,10 @@ def load(source: str | Path, encoder: str = "", weights: str = "default", image_
     `encoder` names the architecture of a file that does not say so itself; `weights` of an encoder given by name are
     its library's pretrained ones ("default") or "random".
     """
-    from effssl.network.foreign import open_foreign
+    from effssl.network.foreign import open_foreign, refuse_flags
 
     path = Path(source).expanduser()
     if path.is_dir():
+        refuse_flags(str(source), encoder, weights, image_size)
         return Run(path).encoder()
     return open_foreign(str(source), encoder, weights, image_size)

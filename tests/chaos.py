@@ -135,8 +135,9 @@ def saved_steps(run: Path) -> int:
 def kill_all(run: Path, process: subprocess.Popen) -> int:
     """SIGKILL a run with all its processes; how many saved steps are gone with them."""
     before = saved_steps(run)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    for pid in [process.pid, *children(process.pid)]:  # torchrun starts its processes in sessions of their own
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
     process.communicate(timeout=LIMIT)
     return max(0, before - saved_steps(run))
 
@@ -232,6 +233,21 @@ def lose_a_process(case: Case, dice: random.Random) -> Outcome:
     return case.finish("lost process", out)
 
 
+def hang(case: Case, dice: random.Random) -> Outcome:
+    """One of two processes stops without dying: the other one notices, and torchrun ends the job or restarts it."""
+    out = case.fresh()
+    process = case.start(out)
+    if not wait_for_training(out, process, dice.random() / 2):
+        return case.finish("hanging process", out)
+    before, begun = saved_steps(out), time.monotonic()
+    os.kill(dice.choice(children(process.pid)), signal.SIGSTOP)
+    text, _ = process.communicate(timeout=LIMIT)
+    took = time.monotonic() - begun
+    if process.returncode == 0 or took > 90 or "silent" not in text:
+        return case.failed("hanging process", f"{took:.0f} s, code {process.returncode}: {text[-500:]}")
+    return case.finish("hanging process", out, max(0, before - saved_steps(out)))
+
+
 def children(parent: int) -> list[int]:
     """Processes that train, started by `parent`."""
     found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False).stdout.split()
@@ -240,7 +256,7 @@ def children(parent: int) -> list[int]:
 
 FAULTS: dict[int, list[Callable[[Case, random.Random], Outcome]]] = {
     1: [kill, kill_early, ask, corrupt, full_disk],
-    2: [kill, ask, lose_a_process],
+    2: [kill, ask, lose_a_process, hang],
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -14,6 +16,11 @@ from effssl.config import Augment
 SALIENCY_TRIES = 10  # boxes drawn per view where a crop must beat its image's mean saliency
 GROUP = 64  # images that share one order of the jitter's four operations
 _JITTER = (color.brightness, color.contrast, color.saturation, color.hue)
+
+
+@cache
+def _compiled_jitter() -> tuple[Callable[[Tensor, Tensor], Tensor], ...]:
+    return tuple(torch.compile(change, dynamic=True) for change in _JITTER)  # each becomes one pass over the pixels
 
 
 @dataclass(frozen=True)
@@ -72,11 +79,11 @@ def flip(images: Tensor, draws: Draws) -> Tensor:
     return torch.where(flip, images.flip(-1), images).float().mul_(1 / 255)
 
 
-def recolor(config: Augment, x: Tensor, draws: Draws) -> Tensor:
+def recolor(config: Augment, x: Tensor, draws: Draws, compiled: bool = False) -> Tensor:
     """Everything after the crop, in batches on the device: jitter, gray, blur, solarize, normalize. May change x."""
     device, size = x.device, x.shape[-1]
     if config.jitter > 0:
-        x = _jitter(config, x, draws)
+        x = _jitter(config, x, draws, _compiled_jitter() if compiled else _JITTER)
     if len(rows := _rows(draws.gray, device)):
         x = color.grayscale_(x, rows)
     if len(rows := _rows(draws.sigma, device)):
@@ -93,7 +100,7 @@ def _rows(chosen: Tensor, device: torch.device) -> Tensor:
     return chosen.nonzero().squeeze(1).to(device, non_blocking=True)
 
 
-def _jitter(config: Augment, x: Tensor, draws: Draws) -> Tensor:
+def _jitter(config: Augment, x: Tensor, draws: Draws, changes: Sequence[Callable[[Tensor, Tensor], Tensor]]) -> Tensor:
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     factors = draws.factors.to(x.device, non_blocking=True)
     out = []
@@ -103,6 +110,6 @@ def _jitter(config: Augment, x: Tensor, draws: Draws) -> Tensor:
         part, factor = x[start:stop], factors[start:stop]
         for k in draws.order[start].tolist():
             if strengths[k] > 0:
-                part = _JITTER[k](part, factor[:, k])
+                part = changes[k](part, factor[:, k])
         out.append(part)
     return torch.cat(out)

@@ -34,7 +34,7 @@ def load_arrays(path: Path) -> Data:
                 "give all images one size, or save them as files in a folder"
             ) from None
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
-    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
     if "images" not in arrays:
         found = ", ".join(arrays) or "nothing"

@@ -67,12 +67,13 @@ def load_cifar(name: str) -> Data:
     try:
         with np.load(stored, allow_pickle=False) as file:
             arrays = dict(file)
-        return _as_data(name, arrays)
+        return as_data(name, arrays)
     except UNREADABLE as error:
         raise RequestError(f"{stored} is damaged ({error}); delete it and run the command again") from None
 
 
-def _as_data(name: str, arrays: Arrays) -> Data:
+def as_data(name: str, arrays: Arrays) -> Data:
+    """Arrays as a data set."""
     classes = [str(item) for item in arrays["classes"]]
 
     def images(part: str) -> ArrayImages:

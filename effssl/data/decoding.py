@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import signal
-import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +18,31 @@ from torch.utils.data import DataLoader, Dataset
 
 from effssl.data.folder import decode
 from effssl.data.sets import FolderImages
+from effssl.processes import die_with_parent
 from effssl.progress import say
 
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal a process gets when its parent dies
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 def begin_worker(_: int, parent: int) -> None:
-    """A Ctrl-C reaches all workers, but the main process decides what to do about it; and they die with it."""
-    for number in (signal.SIGINT, signal.SIGUSR1):
+    """Signals are for the main process to decide about: workers leave its group, and die with it."""
+    os.setpgid(0, 0)
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed while this worker started: torch would take init for the parent
-        os._exit(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # one that came meanwhile is forgotten
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process's way to end a worker
+    die_with_parent(parent)
+
+
+def started(loader: DataLoader) -> Iterator[Any]:
+    """Start a loader's workers; a signal to the group waits until they have left it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class CropFiles(Dataset):
@@ -49,7 +58,7 @@ class CropFiles(Dataset):
         try:
             need = (size / max(1, min(box[2:])) for size, kind in zip(self.sizes, cuts, strict=True) for box in kind)
             image = decode(Path(path), MARGIN * max(need))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except OSError as error:
             return f"{path}: {error}"
         scale = image.height / int(self.shown[row, 0]), image.width / int(self.shown[row, 1])
         return [
@@ -100,7 +109,7 @@ def decoded(
         worker_init_fn=partial(begin_worker, parent=os.getpid()),
     )
     reported: set[str] = set()
-    for pixels, readable, failed in loader:
+    for pixels, readable, failed in started(loader):
         for line in sorted(set(failed) - reported):
             say(f"left out, cannot be decoded: {line}")
         reported.update(failed)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+import stat
+import zipfile
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +20,8 @@ from torch import Tensor
 
 from effssl.data.sets import ArrayImages, Data, FolderImages, Images
 from effssl.errors import RequestError
-from effssl.progress import counter
+from effssl.files import write_atomically
+from effssl.progress import counter, say
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
@@ -104,8 +111,14 @@ def _walk(root: Path, only: list[str] | None = None, closed: list[str] | None = 
         if closed is not None:
             closed.append(str(error.filename))
 
+    seen: set[tuple[int, int]] = set()  # a link to a folder above would lead around forever
     for top in [root] if only is None else [root / name for name in only]:
-        for folder, _, names in os.walk(top, onerror=note, followlinks=True):
+        for folder, inside, names in os.walk(top, onerror=note, followlinks=True):
+            about = os.stat(folder)
+            if (about.st_dev, about.st_ino) in seen:
+                inside.clear()
+                continue
+            seen.add((about.st_dev, about.st_ino))
             yield from (
                 Path(folder, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")
             )
@@ -126,14 +139,41 @@ def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> 
     return torch.tensor([position[name] for name in names]), classes
 
 
+def write_list(images: FolderImages, path: Path) -> None:
+    """Store which files a run is trained on: it goes on with the same ones, whatever happens to the folder."""
+    names = np.array([os.fsencode(file) for file in images.paths])
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy()}
+    if images.labels is not None:
+        arrays["labels"] = images.labels.numpy()
+    np.savez_compressed(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def as_listed(images: FolderImages, path: Path) -> FolderImages:
+    """The files of a list; those that are gone will be left out when they are needed, new ones are not used."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            stored = dict(file)
+        paths = [Path(os.fsdecode(name)) for name in stored["names"].tolist()]
+        sizes = torch.from_numpy(stored["sizes"])
+        labels = torch.from_numpy(stored["labels"]) if "labels" in stored else None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise RequestError(f"{path}, the list of the run's images, cannot be read: {error}") from None
+    gone, new = len(set(paths) - set(images.paths)), len(set(images.paths) - set(paths))
+    if gone or new:
+        say(f"the folder has changed since the run began: {gone} images are gone and left out, {new} new are not used")
+    return FolderImages(paths, sizes, labels, images.classes)
+
+
 def _displayed_size(path: Path) -> tuple[int, int] | None:
     """Height and width after EXIF orientation, from the header alone; None if the file is not an image."""
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             width, height = image.size
             swap = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
             return (width, height) if swap else (height, width)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except OSError:
         return None
 
 
@@ -143,7 +183,7 @@ def _in_memory(images: FolderImages, unreadable: list[str]) -> ArrayImages:
         try:
             pixels.append(np.asarray(decode(path)))
             keep.append(i)
-        except (OSError, ValueError, SyntaxError):
+        except OSError:
             unreadable.append(str(path))
     if not keep:
         raise RequestError(f"none of the {len(images)} images can be decoded, e.g. {images.paths[0]}")
@@ -152,9 +192,23 @@ def _in_memory(images: FolderImages, unreadable: list[str]) -> ArrayImages:
     return ArrayImages(stack, None if images.labels is None else images.labels[rows], images.classes)
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """An image file; whatever is wrong with it is an OSError."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError("not a file")  # a pipe would keep us waiting forever
+        with Image.open(path) as image:
+            yield image
+    except OSError:
+        raise
+    except Exception as error:  # damaged bytes make decoders raise anything: ValueError, SyntaxError, struct.error …
+        raise OSError(f"{type(error).__name__}: {error}") from None
+
+
 def decode(path: Path, shrink: float = 1.0) -> Image.Image:
     """Read an image file as upright RGB; a JPEG may come smaller than it is, but not below `shrink` times its size."""
-    with Image.open(path) as image:
+    with opened(path) as image:
         if shrink < 1:
             image.draft("RGB", (int(image.width * shrink) + 1, int(image.height * shrink) + 1))
         return upright_rgb(image)
@@ -162,11 +216,11 @@ def decode(path: Path, shrink: float = 1.0) -> Image.Image:
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     """An image as a viewer shows it: EXIF orientation applied, everything as RGB, white behind what is transparent."""
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16-bit gray: PIL's own conversion clips instead of scaling
         deep = np.asarray(image).astype(np.int64)
         gray = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
         return gray.convert("RGB")
-    image = ImageOps.exif_transpose(image)
     if "A" in image.getbands() or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")

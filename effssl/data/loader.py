@@ -51,6 +51,8 @@ def kinds_of_views(needs: Needs, config: Augment, size: int) -> list[Kind]:
     kinds = [Kind("view", needs.large, config, size)]
     if needs.small and config.small:
         kinds.append(Kind("small", config.small, replace(config, scale=config.small_scale, pad=0), config.small_size))
+    if needs.own is not None:
+        kinds.append(Kind("own", needs.own.count, replace(config, scale=needs.own.scale, pad=0), needs.own.size))
     if needs.clean:
         kinds.append(Kind("clean", 1, replace(config, **CLEAN), size))  # type: ignore[arg-type]
     return kinds
@@ -71,10 +73,11 @@ class ViewLoader:
         workers: int = -1,
         keep_partial: bool = False,
         rows: slice = slice(None),
+        compiled: bool = False,
     ) -> None:
         """`rows` are those of each batch that this process makes; parameters are drawn for the whole batch."""
         self.images, self.config, self.batch_size, self.seed, self.device = images, config, batch_size, seed, device
-        self.rows = rows
+        self.rows, self.compiled = rows, compiled
         self.kinds = kinds_of_views(needs, config, size)
         self.workers = (os.cpu_count() or 1) if workers < 0 else workers
         # Pretraining drops the last partial batch, so that every step compares as many images.
@@ -197,7 +200,7 @@ class ViewLoader:
     def _views(self, step: int, rows: Tensor, crops: list[list[Tensor]], draws: list[list[augment.Draws]]) -> Views:
         made: dict[str, list[Tensor]] = {}
         for kind, views, of_kind in zip(self.kinds, crops, draws, strict=True):
-            done = [augment.recolor(kind.config, x, d) for x, d in zip(views, of_kind, strict=True)]
+            done = [augment.recolor(kind.config, x, d, self.compiled) for x, d in zip(views, of_kind, strict=True)]
             made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in done]
         angle = None
         if self.config.rotate:
@@ -209,6 +212,7 @@ class ViewLoader:
             made["view"],
             rows,
             small=made.get("small", []),
+            own=made.get("own", []),
             clean=made["clean"][0] if "clean" in made else None,
             angle=angle,
             seed=self.seed,

@@ -27,7 +27,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from effssl.data import open_data
-from effssl.data.decoding import MARGIN, begin_worker
+from effssl.data.decoding import MARGIN, begin_worker, started
 from effssl.data.folder import decode
 from effssl.data.sets import Data, FolderImages, PackedImages, is_pack
 from effssl.errors import RequestError, RunFailed
@@ -106,7 +106,7 @@ def write_pack(data: Data, root: Path, out: Path, short_side: int, workers: int)
             raise RequestError(f"{out} was begun with other images or another --short-side; choose another --out")
         paths = [path for part in folders.values() for path in part.paths]
         sizes = torch.cat([part.sizes for part in folders.values()])
-        records = _write_pixels(out, paths, shrunk_sizes(sizes, short_side), workers)
+        records = _write_pixels(out, _Whole(paths, sizes, short_side), workers)
         _finish(out, plan, folders, root, records)
 
 
@@ -125,24 +125,23 @@ def shrunk_sizes(sizes: torch.Tensor, short_side: int) -> torch.Tensor:
 class _Whole(Dataset):
     """Worker side: a file as height×3×width, or what is wrong with it."""
 
-    def __init__(self, paths: list[Path], sizes: torch.Tensor) -> None:
+    def __init__(self, paths: list[Path], sizes: torch.Tensor, short_side: int) -> None:
         self.paths = np.array([os.fsencode(path) for path in paths])  # one buffer, not a list copied on fork
-        self.sizes = sizes.numpy()
+        self.sizes = shrunk_sizes(sizes, short_side).numpy()
+        self.shrink = (self.sizes[:, 0] / sizes[:, 0].numpy()).tolist()
 
     def __getitem__(self, row: int) -> tuple[int, np.ndarray | str]:
         path, (height, width) = Path(os.fsdecode(self.paths[row])), self.sizes[row].tolist()
         try:
-            with Image.open(path) as file:
-                need = max(height, width) / max(file.size)  # both longer sides: turning does not matter
-            image = decode(path, MARGIN * need)
+            image = decode(path, MARGIN * self.shrink[row])
             if image.size != (width, height):
                 image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except OSError as error:
             return row, f"{path}: {error}"
         return row, np.ascontiguousarray(np.asarray(image).transpose(0, 2, 1))
 
 
-def _write_pixels(out: Path, paths: list[Path], sizes: torch.Tensor, workers: int) -> np.ndarray:
+def _write_pixels(out: Path, images: _Whole, workers: int) -> np.ndarray:
     """Append the pixels of all images, from where an earlier attempt stopped; their records."""
     if (out / "pixels.bin").exists():  # stopped between its last two lines
         os.replace(out / "pixels.bin", out / "pixels.part")
@@ -150,18 +149,18 @@ def _write_pixels(out: Path, paths: list[Path], sizes: torch.Tensor, workers: in
         done = _recover(out, pixels, index)
         first = int(done["row"][-1]) + 1 if len(done) else 0
         if first:
-            say(f"going on after {first} of {len(paths)} images")
+            say(f"going on after {first} of {len(images.paths)} images")
         loader: DataLoader = DataLoader(
-            _Whole(paths, sizes),
-            sampler=range(first, len(paths)),
+            images,
+            sampler=range(first, len(images.paths)),
             batch_size=TOGETHER,
             num_workers=(os.cpu_count() or 1) if workers < 0 else workers,
             collate_fn=list,
             worker_init_fn=partial(begin_worker, parent=os.getpid()),
         )
-        with counter("packing images", len(paths)) as advance:
+        with counter("packing images", len(images.paths)) as advance:
             advance(first)
-            for items in loader:
+            for items in started(loader):
                 records = np.array([_append(pixels, *item) for item in items], RECORD)
                 for file, content in ((pixels, b""), (index, records.tobytes())):
                     file.write(content)  # a record stands for pixels that are safely there

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from effssl.data import open_data
+from effssl.data import Data, open_data
+from effssl.data.cifar import LAYOUT, UNREADABLE, data_folder, read_layout, verify
+from effssl.data.cifar import as_data as as_data
 from effssl.data.folder import load_folder, upright_rgb
 from effssl.data.sets import FolderImages, Images
 from effssl.data.voc import read_voc
@@ -53,6 +55,16 @@ class Pictures(Dataset):
         return upright_rgb(picture), torch.as_tensor(self.label(label))
 
 
+def picture_name(source: Any, i: int) -> str:
+    """Which file an item is read from, for a message; its number where the set does not tell."""
+    items = getattr(source, "items", source)
+    for field in ("images", "_image_files", "_images", "_samples"):  # VocImages, and torchvision's several names
+        if known := getattr(items, field, None):
+            found = known[i][0] if isinstance(known[i], tuple) else known[i]
+            return str(getattr(found, "path", found))
+    return f"picture {i}"
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The sets
 
@@ -82,11 +94,34 @@ def _reachable(name: str, root: Path) -> Iterator[None]:
 
 def _cifar(name: str) -> Callable[..., TransferSet]:
     def make(root: Path, download: bool, seed: int) -> TransferSet:
-        data = open_data(name)
+        data = _cifar_below(name, root)
+        if data is None:
+            own = data_folder()
+            there = [own / f"{name}.npz", own / LAYOUT[name][0], own / f"cifar-{name[5:]}-python.tar.gz"]
+            if not download and not any(path.exists() for path in there):
+                raise RequestError(f"{name} is not ready under {root} or {own}; put it there, or try --download")
+            data = open_data(name)
         assert data.test is not None
         return TransferSet(data.train, None, data.test, split="the original")
 
     return make
+
+
+def _cifar_below(name: str, root: Path) -> Data | None:
+    """CIFAR as effssl stores it, or in its original layout (torchvision's too), if it lies in a folder."""
+    stored, layout = root / f"{name}.npz", root / LAYOUT[name][0]
+    try:
+        if stored.is_file():
+            with np.load(stored, allow_pickle=False) as file:
+                return as_data(name, dict(file))
+        if not layout.is_dir():
+            return None
+        arrays = read_layout(name, lambda file: (layout / file).read_bytes())
+        verify(name, arrays)
+        return as_data(name, arrays)
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise RequestError(f"{name} under {root} is damaged: {reason}") from None
 
 
 def _flowers(root: Path, download: bool, seed: int) -> TransferSet:
@@ -157,8 +192,14 @@ def _sun397(root: Path, download: bool, seed: int) -> TransferSet:
     labels = torch.tensor([position.get(name.rsplit("/", 1)[0], -1) for name in names])
     images = FolderImages(images.paths, images.sizes, labels, classes)
     if all(path.is_file() for path in lists):
-        row = {name: i for i, name in enumerate(names)}
-        train, test = (torch.tensor([row[name] for name in path.read_text().split()]) for path in lists)
+        row = {name: i for i, name in enumerate(names) if labels[i] >= 0}
+        wanted = [path.read_text().split() for path in lists]
+        for file, listed in zip(lists, wanted, strict=True):
+            absent = [name for name in listed if name not in row]
+            if absent or not listed:
+                what = f"{len(absent)} images that are missing or unreadable, e.g. {absent[0]}" if absent else "nothing"
+                raise RequestError(f"SUN397 under {root} is not complete: {file.name} lists {what}")
+        train, test = (torch.tensor([row[name] for name in listed]) for listed in wanted)
         return TransferSet(images.select(train), None, images.select(test), split="the authors' 01")
     g, parts = generator(seed, "sun397"), []
     for label in range(len(classes)):
@@ -176,7 +217,11 @@ def _voc2007(root: Path, download: bool, seed: int) -> TransferSet:
         with _reachable("VOC2007", root):
             for part in ("trainval", "test"):
                 torchvision.datasets.VOCDetection(str(root), "2007", part, download=True)
-    fit, val, test = (VocImages(read_voc(root, part)) for part in ("train", "val", "test"))
+    places = [root, root / "VOC2007", root / "VOCdevkit" / "VOC2007"]
+    year = next((p for p in places if p.resolve().name == "VOC2007" and (p / "ImageSets").is_dir()), None)
+    if year is None:  # other years are other sets
+        raise RequestError(f"VOC2007 is not ready under {root} (no VOCdevkit/VOC2007); put it there, or try --download")
+    fit, val, test = (VocImages(read_voc(year, part)) for part in ("train", "val", "test"))
     return TransferSet(fit, val, test, "11-point mAP", "the original; difficult objects count as absent")
 
 

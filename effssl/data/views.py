@@ -11,12 +11,22 @@ from effssl.randomness import generator
 
 
 @dataclass(frozen=True)
+class Own:
+    """Views that one term has for itself: how many, how large, and which share of the image they cover."""
+
+    count: int
+    size: int
+    scale: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class Needs:
     """What a term reads of a batch; only what is needed is made."""
 
     large: int = 2
     small: bool = False  # the small crops of multi-crop, if the run has any
     clean: bool = False  # the image itself: resized, flipped at random, normalized
+    own: Own | None = None
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,7 @@ class Views:
     index: Tensor  # B, row of each image in the data set, on the CPU
     small: list[Tensor] = field(default_factory=list)  # each B×3×s×s
     clean: Tensor | None = None  # B×3×S×S
+    own: list[Tensor] = field(default_factory=list)  # each B×3×s×s
     angle: Tensor | None = None  # (n·B) quarter turns of the large views, where rotation is an augmentation; on the CPU
     seed: int = 0
     step: int = 0
@@ -47,6 +58,7 @@ class Views:
                 self,
                 large=[x[cut] for x in self.large],
                 small=[x[cut] for x in self.small],
+                own=[x[cut] for x in self.own],
                 clean=None if self.clean is None else self.clean[cut],
                 angle=None if angles is None else angles[:, cut].reshape(-1),
                 index=self.index[cut],

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from effssl.errors import RequestError, did_you_mean
+from effssl.progress import counter
 
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -40,7 +41,12 @@ def read_voc(root: str | Path, lists: str, limit: int = 0) -> list[VocImage]:
     if limit < 0:
         raise RequestError(f"limit is a number of images, or 0 for all, not {limit}")
     found = [entry for name in names for entry in _entries(years, name)[: limit or None]]
-    return [_read_image(year, stem) for year, stem in dict.fromkeys(found)]  # lists may share images
+    images, unique = [], dict.fromkeys(found)  # lists may share images
+    with counter("reading annotations", len(unique)) as advance:
+        for year, stem in unique:
+            images.append(_read_image(year, stem))
+            advance(1)
+    return images
 
 
 def find_years(root: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -61,7 +62,6 @@ class Schedule:
 
 def evaluate_detect(encoder: LoadedEncoder, data: str, options: Detect) -> Score:
     """AP of a detector that is trained on a copy of the encoder, on a folder in VOC layout."""
-    _check(options)
     train = [image for image in read_voc(data, options.train, options.limit) if len(image.labels)]
     test = read_voc(data, options.test, options.limit)
     if not train:
@@ -91,15 +91,6 @@ def evaluate_detect(encoder: LoadedEncoder, data: str, options: Detect) -> Score
         "test_images": len(test), "test_fingerprint": fingerprint(test),
     }  # fmt: skip
     return Score("detect", scores.ap, "AP", constants=constants, also=also, source=source)
-
-
-def _check(options: Detect) -> None:
-    if options.mode not in ("frozen", "finetune"):
-        raise RequestError(f"mode is frozen or finetune, not {options.mode!r}")
-    if options.schedule <= 0 or options.lr <= 0 or options.batch < 1 or options.proposals < 4:
-        raise RequestError("schedule and lr must be above 0, batch at least 1, proposals at least 4")
-    if options.short_side < 32:
-        raise RequestError(f"a short side of {options.short_side} pixels is too small; use at least 32")
 
 
 def train_sides(short_side: int) -> list[int]:
@@ -134,11 +125,12 @@ def build_detector(encoder: LoadedEncoder, options: Detect) -> FasterRCNN:
 
 def resnet_body(backbone: nn.Module) -> nn.Sequential:
     """A copy of the stem and the four blocks of a ResNet, its batch norms fixed."""
-    missing = [name for name in (*STEM, *BLOCKS) if not isinstance(getattr(backbone, name, None), nn.Module)]
-    if missing:
+    parts: OrderedDict[str, Any] = OrderedDict((name, getattr(backbone, name, None)) for name in (*STEM, *BLOCKS))
+    parts["relu"] = parts["relu"] or getattr(backbone, "act1", None)  # timm's name
+    if not all(isinstance(part, nn.Module) for part in parts.values()):
         kind = type(backbone).__name__
         raise RequestError(f"detection needs a ResNet-like encoder with {', '.join(BLOCKS)}; {kind} is not one")
-    parts = OrderedDict((name, copy.deepcopy(getattr(backbone, name))) for name in (*STEM, *BLOCKS))
+    parts = copy.deepcopy(parts)
     return _with_fixed_norms(nn.Sequential(parts))  # type: ignore[return-value]
 
 
@@ -146,7 +138,8 @@ def _with_fixed_norms(module: nn.Module) -> nn.Module:
     if isinstance(module, nn.BatchNorm2d):
         fixed = FrozenBatchNorm2d(module.num_features, module.eps)
         fixed.load_state_dict(fixed.state_dict() | module.state_dict())  # a norm without scale keeps 1 and 0
-        return fixed
+        after = getattr(module, "act", None)  # some of timm's norms hold the activation that follows
+        return fixed if after is None else nn.Sequential(fixed, after)
     for name, child in module.named_children():
         setattr(module, name, _with_fixed_norms(child))
     return module

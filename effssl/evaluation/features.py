@@ -11,7 +11,7 @@ from torch import Tensor
 
 from effssl.augment.crop import center_boxes
 from effssl.augment.rotate import rotate_quarters
-from effssl.data import Data, Images
+from effssl.data import Data, FolderImages, Images
 from effssl.data.loader import clean_batches
 from effssl.errors import RequestError
 from effssl.network.loaded import LoadedEncoder
@@ -43,6 +43,9 @@ def extract(encoder: LoadedEncoder, images: Images, text: str = "features", turn
     assert not any(p.requires_grad for p in encoder.parameters()), "the encoder is not frozen"
     with torch.inference_mode(), counter(text, len(images)) as advance:
         features = run_over(encoder, images, advance, turns, on)
+    if not len(features.rows):
+        first = f", e.g. {images.paths[0]}" if isinstance(images, FolderImages) else ""
+        raise RequestError(f"{text}: none of the {len(images)} images can be decoded{first}")
     return Features(features.h.clone(), features.labels, features.rows)
 
 

@@ -7,6 +7,7 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from effssl.evaluation.options import Finetune, Semi
 from effssl.evaluation.score import Score
 from effssl.network.loaded import LoadedEncoder
 from effssl.progress import counter, say
-from effssl.randomness import generator, seeded
+from effssl.randomness import generator, seed_of, seeded
 
 MARKS, FACTOR = (0.6, 0.8), 0.2  # epochs 12 and 16 of 20
 SEMI_RATES = {1: (0.02, 5.0), 10: (0.01, 0.2)}  # encoder, linear layer
@@ -46,10 +47,18 @@ class Rates:
     seed: int
 
 
-def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, rates: Rates) -> dict[str, float]:
-    """Train a copy of the encoder (batch norm too) and a new linear layer; top-1 and top-5 on test, in percent."""
-    if rates.epochs < 1 or rates.batch < 2:
-        raise RequestError("fine-tuning needs at least one epoch and two images per step")
+@dataclass(frozen=True)
+class Tuned:
+    """What a fine-tuning gave: figures in percent, and which images could be read."""
+
+    top1: float
+    more: dict[str, float]  # top5, where there are more than five classes
+    train_rows: Tensor
+    test_rows: Tensor
+
+
+def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, rates: Rates) -> Tuned:
+    """Train a copy of the encoder (batch norm too) and a new linear layer; top-1 and top-5 on test."""
     tuned, classes = copy.deepcopy(encoder), len(train.classes)
     tuned.encoder.requires_grad_(True).train()
     with seeded(rates.seed, "fine-tuning"):
@@ -62,15 +71,20 @@ def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, rates: Rates)
     base = [group["lr"] for group in optimizer.param_groups]
     loader = crops_of(tuned, train, min(rates.batch, len(train)), rates.seed)
     assert train.labels is not None
-    with counter("fine-tuning, steps", rates.epochs * loader.steps) as advance:
+    seen = torch.zeros(len(train), dtype=torch.bool)
+    forked = [encoder.device] if encoder.device.type == "cuda" else []
+    with torch.random.fork_rng(forked), counter("fine-tuning, steps", rates.epochs * loader.steps) as advance:
         for epoch in range(rates.epochs):
             for group, lr in zip(optimizer.param_groups, base, strict=True):
                 group["lr"] = lr * FACTOR ** sum(epoch >= mark * rates.epochs for mark in MARKS)
             total = torch.zeros((), device=encoder.device)
             for views in loader.epoch(epoch):
                 labels = train.labels[views.index].to(encoder.device, non_blocking=True)
+                seen[views.index] = True
                 if len(labels) == 1:
                     continue  # batch norm cannot normalize a single image
+                # Dropout draws from the global generator.
+                torch.manual_seed(seed_of(rates.seed, "fine-tuning", views.step))
                 loss = F.cross_entropy(head(tuned.encoder(views.large[0])), labels)
                 optimizer.zero_grad()
                 loss.backward()
@@ -85,10 +99,8 @@ def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, rates: Rates)
         guesses = head(features.h.to(encoder.device)).cpu().topk(min(5, classes)).indices
     assert features.labels is not None
     right = guesses == features.labels[:, None]
-    return {
-        "top1": 100 * float(right[:, 0].float().mean()),
-        **({"top5": 100 * float(right.any(1).float().mean())} if classes > 5 else {}),
-    }
+    top1, top5 = (100 * float(part.float().mean()) for part in (right[:, 0], right.any(1)))
+    return Tuned(top1, {"top5": top5} if classes > 5 else {}, seen.nonzero().squeeze(1), features.rows)
 
 
 def constants_of(rates: Rates) -> dict:
@@ -105,9 +117,9 @@ def evaluate_finetune(encoder: LoadedEncoder, data: Data, options: Finetune) -> 
     """Top-1 accuracy after fine-tuning on all training labels."""
     train, test = labelled(data, "finetune")
     rates = Rates(options.epochs, options.batch, options.lr, options.head_lr, options.seed)
-    right = fine_tune(encoder, train, test, rates)
-    score = Score("finetune", right.pop("top1"), "top-1", constants_of(rates), right)
-    return score.on(data.name, train=train, test=test)
+    tuned = fine_tune(encoder, train, test, rates)
+    score = Score("finetune", tuned.top1, "top-1", constants_of(rates), tuned.more)
+    return score.on(data, train=(train, tuned.train_rows), test=(test, tuned.test_rows))
 
 
 def evaluate_semi(encoder: LoadedEncoder, data: Data, options: Semi) -> Score:
@@ -117,10 +129,10 @@ def evaluate_semi(encoder: LoadedEncoder, data: Data, options: Semi) -> Score:
     rates = Rates(options.epochs, options.batch, options.lr or lr, options.head_lr or head_lr, options.seed)
     rows, chosen_by = choose_labels(train, options)
     part = train.select(rows)
-    right = fine_tune(encoder, part, test, rates)
+    tuned = fine_tune(encoder, part, test, rates)
     constants = {"percent": options.percent, "labels": len(rows), "chosen_by": chosen_by} | constants_of(rates)
-    score = Score("semi", right.pop("top1"), "top-1", constants, right)
-    return score.on(data.name, train=part, test=test)
+    score = Score("semi", tuned.top1, "top-1", constants, tuned.more)
+    return score.on(data, train=(part, tuned.train_rows), test=(test, tuned.test_rows))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -129,13 +141,18 @@ def evaluate_semi(encoder: LoadedEncoder, data: Data, options: Semi) -> Score:
 
 def choose_labels(train: Images, options: Semi) -> tuple[Tensor, str]:
     """Rows of the training images whose labels are used, and in words how they were chosen."""
-    imagenet = isinstance(train, (FolderImages, PackedImages)) and all(WNID.fullmatch(name) for name in train.classes)
     name, digest = LISTS[options.percent]
-    path = Path(options.list).expanduser() if options.list else data_folder() / name
-    if options.list or (imagenet and (path.is_file() or _download(name, digest, path))):
-        if not isinstance(train, (FolderImages, PackedImages)):
-            raise RequestError("a list of file names fits a folder of images only")
-        return _listed(train, path, digest), f"the list {name} (sha256 checked)"
+    how = f"the list {name} (sha256 checked)"
+    if options.list:
+        return _listed(train, Path(options.list).expanduser(), digest), how
+    if isinstance(train, (FolderImages, PackedImages)) and all(map(WNID.fullmatch, train.classes)):
+        path = data_folder() / name
+        try:
+            if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                _download(name, digest, path)
+            return _listed(train, path, digest), how
+        except (RequestError, OSError, HTTPException) as error:
+            say(f"{name} of the SimCLR repository is not used ({error}); labels are chosen by seed instead")
     return balanced_rows(train, options.percent / 100, options.seed), f"class-balanced choice, seed {options.seed}"
 
 
@@ -149,7 +166,10 @@ def balanced_rows(train: Images, share: float, seed: int) -> Tensor:
     return torch.cat(rows).sort().values
 
 
-def _listed(train: FolderImages | PackedImages, path: Path, digest: str) -> Tensor:
+def _listed(train: Images, path: Path, digest: str) -> Tensor:
+    """Rows of the images that a published list names."""
+    if not isinstance(train, (FolderImages, PackedImages)):
+        raise RequestError("a list of file names fits a folder of images only")
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -160,24 +180,22 @@ def _listed(train: FolderImages | PackedImages, path: Path, digest: str) -> Tens
     rows = [i for i, file in enumerate(train.paths) if file.name in wanted]
     if not rows:
         raise RequestError(f"none of the images that {path} lists is among the training images")
+    assert train.labels is not None
+    bare = set(train.labels.tolist()) - set(train.labels[rows].tolist())
+    if bare:
+        raise RequestError(f"{path} lists no training image of {len(bare)} classes, e.g. {train.classes[min(bare)]}")
     return torch.tensor(rows)
 
 
-def _download(name: str, digest: str, path: Path) -> bool:
-    """Fetch a list from the SimCLR repository once; False if it cannot be had."""
+def _download(name: str, digest: str, path: Path) -> None:
+    """Fetch a list from the SimCLR repository once."""
     import urllib.request
 
     from effssl.files import write_atomically
 
-    try:
-        with urllib.request.urlopen(LIST_ADDRESS + name, timeout=10) as answer:
-            content = answer.read(1 << 24)
-    except OSError as error:
-        say(f"{name} of the SimCLR repository cannot be fetched ({error}); labels are chosen by seed instead")
-        return False
+    with urllib.request.urlopen(LIST_ADDRESS + name, timeout=10) as answer:
+        content = answer.read(1 << 24)
     if hashlib.sha256(content).hexdigest() != digest:
-        say(f"{name} as fetched is not the published list; labels are chosen by seed instead")
-        return False
+        raise RequestError("what was fetched is not the published list")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
-    return True

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.data import Data
-from effssl.errors import RequestError
 from effssl.evaluation.features import Features, extract, labelled
 from effssl.evaluation.options import Knn
 from effssl.evaluation.score import Score
 from effssl.network.loaded import LoadedEncoder
+from effssl.progress import counter
 
 CHUNK = 1 << 26  # similarities held at a time: 256 MiB
+LONG = 1 << 37  # multiplications that take more than a moment
 
 
-def nearest(query: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def nearest(
+    query: Tensor, bank: Tensor, k: int, advance: Callable[[int], None] = lambda rows: None
+) -> tuple[Tensor, Tensor]:
     """The k most similar rows of the bank by cosine: similarities and row numbers, Q×k; nothing larger is kept."""
     query, bank = F.normalize(query, dim=1), F.normalize(bank, dim=1)
     k = min(k, len(bank))
     parts = query.split(max(1, CHUNK // len(bank)))
     similarity = query.new_empty(len(parts[0]), len(bank))  # one for all parts: fresh memory costs a fifth of the time
-    found = [largest(torch.mm(part, bank.T, out=similarity[: len(part)]), k) for part in parts]
+    found = []
+    for part in parts:
+        found.append(largest(torch.mm(part, bank.T, out=similarity[: len(part)]), k))
+        advance(len(part))
     return torch.cat([values for values, _ in found]), torch.cat([index for _, index in found])
 
 
@@ -46,21 +55,31 @@ def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return top.values, index.gather(1, top.indices)
 
 
-def knn_votes(query: Tensor, bank: Tensor, labels: Tensor, classes: int, k: int, temperature: float) -> Tensor:
+def knn_votes(
+    query: Tensor,
+    bank: Tensor,
+    labels: Tensor,
+    classes: int,
+    k: int,
+    temperature: float,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> Tensor:
     """Votes per class, Q×classes: the k nearest by cosine, with weights exp(cosine / temperature) up to a factor."""
-    if k < 1 or temperature <= 0:
-        raise RequestError(f"kNN needs at least one neighbor and a temperature above 0, not {k} and {temperature}")
-    similarity, index = nearest(query, bank, k)
+    similarity, index = nearest(query, bank, k, advance)
     weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
     return query.new_zeros(len(query), classes).scatter_add_(1, labels[index], weight)
 
 
-def knn_accuracy(train: Features, test: Features, k: int = Knn.k, temperature: float = Knn.temperature) -> float:
-    """Percent of test images whose class wins the vote of their neighbors in train."""
+def knn_accuracy(
+    train: Features, test: Features, k: int = Knn.k, temperature: float = Knn.temperature, text: str = ""
+) -> float:
+    """Percent of test images whose class wins the vote of their neighbors in train; a long search shows `text`."""
     assert train.labels is not None
     assert test.labels is not None
     classes = int(max(train.labels.max(), test.labels.max())) + 1
-    votes = knn_votes(test.h, train.h, train.labels, classes, k, temperature)
+    long = text and train.h.numel() * len(test.h) > LONG
+    with counter(text, len(test.h)) if long else nullcontext(lambda rows: None) as advance:
+        votes = knn_votes(test.h, train.h, train.labels, classes, k, temperature, advance)
     return 100 * (votes.argmax(1) == test.labels).float().mean().item()
 
 
@@ -74,5 +93,5 @@ def evaluate_knn(encoder: LoadedEncoder, data: Data, options: Knn) -> Score:
         "similarity": "cosine",
         "bank": "train, no augmentation",
     }
-    score = Score("knn", knn_accuracy(train, test, options.k, options.temperature), constants=constants)
-    return score.on(data.name, train=images[0], test=images[1])
+    score = Score("knn", knn_accuracy(train, test, options.k, options.temperature, "neighbors"), constants=constants)
+    return score.on(data, train=(images[0], train.rows), test=(images[1], test.rows))

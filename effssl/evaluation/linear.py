@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -77,14 +77,21 @@ def cached_batches(features: Features, batch: int, g: torch.Generator) -> Batche
     return epoch
 
 
-def augmented_batches(encoder: LoadedEncoder, images: Images, batch: int, seed: int) -> Batches:
-    """Features of random crops and flips, computed anew in every epoch; no image is left out."""
+def augmented_batches(
+    encoder: LoadedEncoder, images: Images, batch: int, seed: int, seen: Tensor | None = None
+) -> Batches:
+    """Features of random crops and flips, computed anew in every epoch; no image is left out.
+
+    `seen`, one boolean per image, becomes true where a file could be read.
+    """
     loader = crops_of(encoder, images, min(batch, len(images)), seed)
     assert images.labels is not None
     labels = images.labels
 
     def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
         for views in loader.epoch(number):
+            if seen is not None:
+                seen[views.index] = True
             yield encoder.encoder(views.large[0]).float().cpu(), labels[views.index]
 
     return epoch
@@ -150,18 +157,20 @@ def linear_accuracy(weight: Tensor, bias: Tensor, test: Features, top: int = 1) 
 def evaluate_linear(encoder: LoadedEncoder, data: Data, options: Linear) -> Score:
     """Accuracy at the last epoch (primary) and at the best one on test (secondary, as reference scripts report it)."""
     train, test_images = labelled(data, "linear")
-    if options.epochs < 1:
-        raise RequestError(f"the probe needs at least one epoch, not {options.epochs}")
     setting, classes = SETTINGS[options.setting], len(train.classes)
+    if options.schedule == "cosine":
+        setting = replace(setting, marks=())
     lrs, batch, seed = options.lr or setting.lrs, options.batch or setting.batch, options.seed
     test = extract(encoder, test_images, "test features")
     whole = None if setting.augmented else extract(encoder, train, "train features")
+    seen = torch.zeros(len(train), dtype=torch.bool)
 
     def probe(rows: Tensor | None, rates: tuple[float, ...], on: Features | None) -> tuple[Tensor, Tensor, list]:
         """Train on some rows of train (or all)."""
         g = generator(seed, "linear")
         if whole is None:
-            batches = augmented_batches(encoder, train if rows is None else train.select(rows), batch, seed)
+            part = train if rows is None else train.select(rows)
+            batches = augmented_batches(encoder, part, batch, seed, seen if rows is None else None)
         else:
             batches = cached_batches(whole if rows is None else whole.among(rows), batch, g)
         return train_linear(batches, encoder.dim, classes, setting, rates, options.epochs, g, on)
@@ -173,9 +182,11 @@ def evaluate_linear(encoder: LoadedEncoder, data: Data, options: Linear) -> Scor
             val = whole.among(held_out) if whole else extract(encoder, train.select(held_out), "validation features")
         else:
             val = extract(encoder, held_out, "validation features")
+        if not len(val.h):
+            raise RequestError(f"none of the validation images of {data.name} can be decoded; give one --lr")
         weight, bias, _ = probe(fit, lrs, None)
         lr = lrs[int(linear_accuracy(weight, bias, val).argmax())]
-        chosen_on = f"validation ({len(val.h)} images of train)"
+        chosen_on = f"validation ({len(val.h)} images{' of train' if data.held_out is None else ''})"
     weight, bias, history = probe(None, (lr,), test)
     constants = {
         "setting": options.setting, "optimizer": "SGD", "momentum": MOMENTUM, "weight_decay": setting.weight_decay,
@@ -187,4 +198,5 @@ def evaluate_linear(encoder: LoadedEncoder, data: Data, options: Linear) -> Scor
     if classes > 5:
         also["top5"] = float(linear_accuracy(weight, bias, test, top=5))
     score = Score("linear", float(history[-1]), constants=constants, also=also)
-    return score.on(data.name, train=train, test=test_images)
+    rows = seen.nonzero().squeeze(1) if whole is None else whole.rows
+    return score.on(data, train=(train, rows), test=(test_images, test.rows))

@@ -28,6 +28,8 @@ class Linear:
     epochs: int = 100
     batch: int = 0
     """images per step; 0 is the setting's own"""
+    schedule: Literal["setting", "cosine"] = "setting"
+    """how the learning rate falls: as the setting says, or by a cosine to 0"""
     seed: int = 0
 
 
@@ -154,6 +156,8 @@ class Target:
 
     data: str = ""
     """another data set than the run's own; detect: a folder in VOC layout; transfer with --sets: where the sets are"""
+    classes: str = ""
+    """read only these class folders of --data: imagenet100, or a text file with their names"""
     out: str = ""
     """also write the score to this JSON file"""
     device: str = "auto"
@@ -163,7 +167,7 @@ class Target:
     weights: Literal["default", "random"] = "default"
     """of an encoder that is given by name: the library's pretrained ones, or random ones"""
     image_size: int = 0
-    """side of the images a foreign encoder gets; 0 is 224, or 32 for small"""
+    """side of the images a foreign encoder gets; 0 is what its pretrained weights say, else 224, or 32 for small"""
 
 
 PROTOCOLS: dict[str, type] = {
@@ -179,6 +183,17 @@ PROTOCOLS: dict[str, type] = {
     "clusters": Clusters,
     "robustness": Robustness,
 }
+INF = float("inf")
+SEED = (0, 2**32 - 1)  # NumPy takes no larger ones
+LIMITS: dict[str, tuple[float, float]] = {
+    "k": (1, INF), "temperature": (1e-6, INF), "epochs": (1, INF), "seed": SEED, "hidden": (1, INF),
+    "lr": (1e-12, INF), "head_lr": (1e-12, INF), "semi.lr": (0, INF), "semi.head_lr": (0, INF),
+    "batch": (2, INF), "linear.batch": (0, INF), "detect.batch": (1, INF),
+    "grid": (1, INF), "max_iter": (1, INF), "imagenet": (0, 100),
+    "schedule": (1e-12, INF), "short_side": (32, INF), "proposals": (4, INF), "limit": (0, INF),
+    "recall_at": (1, INF), "clusters": (0, INF), "restarts": (1, INF),
+}  # fmt: skip
+"""Smallest and largest value of every number, both included, by its name or by protocol and name."""
 WHERE = {
     "finetune": "finetune", "semi": "finetune", "probe-rotation": "probes", "probe-contrastive": "probes",
     "detect": "detection", "robustness": "robustness",

@@ -47,14 +47,10 @@ def test_images(data: Data, what: str) -> Images:
 def evaluate_probe_rotation(encoder: LoadedEncoder, data: Data, options: ProbeRotation) -> Score:
     """Accuracy of a small MLP that tells by how much an image was rotated, over all four turns of every test image."""
     test = test_images(data, "the rotation probe")
-    if min(options.epochs, options.hidden) < 1 or options.batch < 2:
-        raise RequestError("the probe needs at least one epoch, one hidden unit and two images per step")
     accuracy = {}
     for space in spaces(encoder, options.on):
-        train_x, test_x = (
-            torch.stack([extract(encoder, images, f"{name} {space} at {90 * k}°", k, space).h for k in range(TURNS)])
-            for name, images in (("train", data.train), ("test", test))
-        )  # each 4×N×D
+        train_x, train_rows = all_turns(encoder, data.train, f"train {space}", space)
+        test_x, test_rows = all_turns(encoder, test, f"test {space}", space)
         accuracy[space] = rotation_accuracy(train_x, test_x, options)
     constants = {
         "probe": f"MLP with {options.hidden} hidden units and batch norm", "optimizer": "SGD", "momentum": 0.9,
@@ -66,7 +62,13 @@ def evaluate_probe_rotation(encoder: LoadedEncoder, data: Data, options: ProbeRo
     score = Score(
         "probe-rotation", accuracy[first], f"accuracy on {first}", constants, {f"on_{s}": accuracy[s] for s in rest}
     )
-    return score.on(data.name, train=data.train, test=test)
+    return score.on(data, train=(data.train, train_rows), test=(test, test_rows))
+
+
+def all_turns(encoder: LoadedEncoder, images: Images, text: str, space: str) -> tuple[Tensor, Tensor]:
+    """Features of all four turns, 4×N×D, and the rows of the images they belong to."""
+    parts = [extract(encoder, images, f"{text} at {90 * k}°", k, space) for k in range(TURNS)]
+    return torch.stack([part.h for part in parts]), parts[0].rows
 
 
 def rotation_accuracy(train: Tensor, test: Tensor, options: ProbeRotation) -> float:
@@ -111,8 +113,11 @@ def evaluate_probe_contrastive(encoder: LoadedEncoder, data: Data, options: Prob
     loader = ViewLoader(test, augment, Needs(large=2), options.batch, encoder.size, options.seed, encoder.device)
     found = spaces(encoder, options.on)
     right: dict[str, list[Tensor]] = {space: [] for space in found}
+    unread = torch.zeros(len(test), dtype=torch.bool)
+    unread[loader.order(0)[: loader.steps * options.batch]] = True
     with torch.inference_mode(), counter("contrastive probe, batches", loader.steps) as advance:
         for views in loader.epoch(0):
+            unread[views.index] = False
             h = torch.cat([encoder.encoder(view) for view in views.large])
             for space in found:
                 right[space].append(partner_found((encoder.project(h) if space == "z" else h).float()))
@@ -127,7 +132,7 @@ def evaluate_probe_contrastive(encoder: LoadedEncoder, data: Data, options: Prob
     score = Score(
         "probe-contrastive", accuracy[first], f"accuracy on {first}", constants, {f"on_{s}": accuracy[s] for s in rest}
     )
-    return score.on(data.name, test=test)
+    return score.on(data, test=(test, (~unread).nonzero().squeeze(1)))
 
 
 def partner_found(features: Tensor) -> Tensor:

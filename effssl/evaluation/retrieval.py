@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.data import Data
-from effssl.errors import RequestError
 from effssl.evaluation.features import extract, labelled
 from effssl.evaluation.knn import CHUNK
 from effssl.evaluation.options import Retrieval
@@ -26,8 +25,6 @@ def average_precision(relevant: Tensor) -> Tensor:
 def evaluate_retrieval(encoder: LoadedEncoder, data: Data, options: Retrieval) -> Score:
     """Mean average precision over the whole ranking, and recall@k: is one of the first k of the same class?"""
     images = labelled(data, "retrieval")
-    if not options.recall_at or min(options.recall_at) < 1:
-        raise RequestError(f"recall_at takes numbers of at least 1, got {options.recall_at}")
     train, test = extract(encoder, images[0], "train features"), extract(encoder, images[1], "test features")
     assert train.labels is not None
     assert test.labels is not None
@@ -47,4 +44,4 @@ def evaluate_retrieval(encoder: LoadedEncoder, data: Data, options: Retrieval) -
     also = {f"recall_at_{k}": float(r) for k, r in zip(options.recall_at, recall, strict=True)}
     constants = {"gallery": "train", "queries": "test", "similarity": "cosine", "queries_counted": int(known.sum())}
     score = Score("retrieval", 100 * float(each[known].mean()), "mAP", constants, also)
-    return score.on(data.name, train=images[0], test=images[1])
+    return score.on(data, train=(images[0], train.rows), test=(images[1], test.rows))

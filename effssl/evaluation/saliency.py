@@ -48,9 +48,9 @@ def saliency_maps(run: Run, data: Data, out: str | Path, target: str = "label") 
             part = cam.attribute(x, target=classes_shown, relu_attributions=True)
             maps.append(part.detach().squeeze(1).half())
             advance(len(rows))
-    stack = torch.cat(maps)
-    missing = len(data.train) - len(stack)
+    missing = len(data.train) - sum(map(len, maps))
     if missing:
         raise RequestError(f"{missing} images cannot be decoded; take them out of {data.name} first")
+    stack = torch.cat(maps)
     np.savez(out, maps=stack.numpy(), fingerprint=data.train.fingerprint())
     return out

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from effssl.data import Images
+from torch import Tensor
+
+from effssl.data import Data, FolderImages, Images
 from effssl.run import versions
+
+if TYPE_CHECKING:
+    from effssl.network.loaded import LoadedEncoder
+
+NAMED = 20  # files that could not be read; of more, a score holds the number
 
 
 @dataclass(frozen=True)
@@ -25,16 +33,27 @@ class Score:
         """The value, whatever the protocol calls it."""
         return self.value
 
-    def on(self, name: str, **parts: Images) -> Score:
-        """The same score, saying which images it was measured on."""
-        source: dict[str, Any] = {"data": name}
-        for part, images in parts.items():
-            source |= {f"{part}_images": len(images), f"{part}_fingerprint": images.fingerprint()}
+    def on(self, data: Data, **parts: tuple[Images, Tensor]) -> Score:
+        """The same score, saying what it was measured on: the images of each part, and which rows could be read."""
+        source: dict[str, Any] = {"data": data.name}
+        lost = list(data.unreadable)
+        for part, (images, rows) in parts.items():
+            source |= {f"{part}_images": len(rows), f"{part}_fingerprint": images.fingerprint()}
+            if isinstance(images, FolderImages) and len(rows) < len(images):
+                read = set(rows.tolist())
+                lost += [str(path) for row, path in enumerate(images.paths) if row not in read]
+        lost = list(dict.fromkeys(lost))
+        source |= {"unreadable": len(lost), "unreadable_files": lost[:NAMED]}
         return replace(self, source=self.source | source)
 
-    def of(self, encoder: str) -> Score:
+    def of(self, encoder: LoadedEncoder) -> Score:
         """The same score, saying which encoder it belongs to."""
-        return replace(self, source=self.source | {"encoder_fingerprint": encoder, "versions": versions()})
+        name = str(encoder.about.get("encoder", ""))
+        used = {"scikit-learn": version("scikit-learn")} | ({"timm": version("timm")} if "timm:" in name else {})
+        source = {"encoder": name, "encoder_fingerprint": encoder.fingerprint(), "versions": versions() | used}
+        if "weights" in encoder.about:
+            source["encoder_weights"] = encoder.about["weights"]
+        return replace(self, source=self.source | source)
 
     def record(self) -> dict[str, Any]:
         """As results.json holds it."""

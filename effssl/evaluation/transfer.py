@@ -6,55 +6,60 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, Dataset
 
 from effssl.augment.crop import center_boxes
 from effssl.data import ArrayImages, Data, FolderImages, Images, PackedImages
-from effssl.data.transfer import SETS, TransferSet, fifth, fingerprint
+from effssl.data.decoding import begin_worker
+from effssl.data.transfer import SETS, TransferSet, fifth, fingerprint, picture_name
 from effssl.errors import RequestError, did_you_mean
 from effssl.evaluation.features import extract, labelled
 from effssl.evaluation.options import Transfer
 from effssl.evaluation.score import Score
 from effssl.evaluation.voc import eleven_point_ap
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter, say
+from effssl.progress import counter, say, spinner
 
 BATCH = 250
 
 
 def evaluate_transfer(encoder: LoadedEncoder, data: Data | str, options: Transfer) -> Score:
     """One labelled data set, or the named ones of the eleven below a folder; the value is the mean over sets."""
-    if options.grid < 1 or options.max_iter < 1:
-        raise RequestError("transfer needs at least one value of C and one iteration")
     seen = encoder.looking(share=1.0, filter="bicubic")  # the shorter side becomes the size, then the center square
     known = reused(options.reuse)
     if isinstance(data, Data):
         train, test = labelled(data, "transfer")
+        need_c([data.name], known, options)
         made = TransferSet(train, data.held_out, test, split="the folder's")
-        result = transfer_to(seen, data.name, made, options, known.get(data.name))
+        result, rows = transfer_to(seen, data.name, made, options, known.get(data.name))
         also = {"mean_per_class": result.pop("mean_per_class")}
-        more = {key: result[key] for key in ("C", "chosen_on", "split")}
+        more = {key: result[key] for key in ("C", "chosen_on", "validation_images", "split")}
         score = Score("transfer", result["value"], "accuracy", constants(options) | more, also)
-        return score.on(data.name, train=train, test=test)
-    results: dict[str, dict[str, Any]] = {}
+        parts = {"train": train, "test": test} | ({} if data.held_out is None else {"validation": data.held_out})
+        return score.on(data, **{part: (images, rows[part]) for part, images in parts.items()})
+    root, ready = Path(data).expanduser(), {}
     for name in chosen_sets(options.sets):
         try:
-            made = SETS[name](Path(data), options.download, options.seed)
+            ready[name] = SETS[name](root, options.download, options.seed)
         except RequestError as error:
             if options.sets != "all":
                 raise
             say(f"left out: {error}")
-            continue
-        results[name] = transfer_to(seen, name, made, options, known.get(name))
-    if not results:
+    if not ready:
         raise RequestError(f"none of the eleven data sets is ready under {data}; try --download")
+    need_c(ready, known, options)
+    results = {name: transfer_to(seen, name, made, options, known.get(name))[0] for name, made in ready.items()}
     values = {name: result["value"] for name, result in results.items()}
     mean = sum(values.values()) / len(values)
     also = dict(values)
@@ -65,6 +70,13 @@ def evaluate_transfer(encoder: LoadedEncoder, data: Data | str, options: Transfe
     return Score(
         "transfer", mean, f"mean over {len(values)} sets", constants(options) | more, also, {"data": "transfer sets"}
     )
+
+
+def need_c(names: Iterable[str], known: dict[str, float], options: Transfer) -> None:
+    """Refuse, before anything slow, a file to reuse that lacks a set."""
+    missing = [name for name in names if name not in known]
+    if options.reuse and missing:
+        raise RequestError(f"{options.reuse} holds no C for {', '.join(missing)}")
 
 
 def chosen_sets(text: str) -> list[str]:
@@ -88,20 +100,30 @@ def constants(options: Transfer) -> dict[str, Any]:
 
 
 def reused(path: str) -> dict[str, float]:
-    """C by data set, from the JSON file of another transfer result."""
+    """C by data set, from the JSON file of another transfer result, or of all results of a run."""
     if not path:
         return {}
+    found: dict[str, set[float]] = {}
     try:
-        record = json.loads(Path(path).read_text())
-        record = record.get("transfer", record)
-        found = record["constants"]
-        if "sets" in found:
-            return {name: float(result["C"]) for name, result in found["sets"].items()}
-        return {record["source"]["data"]: float(found["C"])}
+        record = json.loads(Path(path).expanduser().read_text())
+        whole = record if "protocol" not in record else {"": record}
+        records = [one for one in whole.values() if one["protocol"] == "transfer"]
+        for one in records:
+            sets = one["constants"].get("sets", {one["source"]["data"]: one["constants"]})
+            for name, result in sets.items():
+                found.setdefault(name, set()).add(float(result["C"]))
+        if not records:
+            raise ValueError("no transfer result")
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise RequestError(f"{path} is not a transfer result of effssl") from None
+    for name, several in found.items():
+        if len(several) > 1:
+            raise RequestError(
+                f"{path} holds {len(several)} different C for {name}; give the --out file of the one to reuse"
+            )
+    return {name: c for name, (c,) in found.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -110,36 +132,55 @@ def reused(path: str) -> dict[str, float]:
 
 def transfer_to(
     encoder: LoadedEncoder, name: str, made: TransferSet, options: Transfer, known: float | None
-) -> dict[str, Any]:
-    """Features, C, refit on train and validation, one look at test."""
-    fit_x, fit_y, fit_print = features_of(encoder, made.fit, f"{name} train")
-    test_x, test_y, test_print = features_of(encoder, made.test, f"{name} test")
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Features, C, refit on train and validation, one look at test; the result, and the rows read of each part."""
+    fit, test = features_of(encoder, made.fit, f"{name} train"), features_of(encoder, made.test, f"{name} test")
+    rows, metric = {"train": fit.rows, "test": test.rows}, made.metric
+    result: dict[str, Any] = {"metric": metric, "split": made.split}
     if made.val is not None:
-        val_x, val_y, _ = features_of(encoder, made.val, f"{name} validation")
-        all_x, all_y = np.concatenate([fit_x, val_x]), np.concatenate([fit_y, val_y])
-        held_out = "its own validation images"
+        val = features_of(encoder, made.val, f"{name} validation")
+        rows["validation"] = val.rows
+        all_x, all_y = np.concatenate([fit.x, val.x]), np.concatenate([fit.y, val.y])
+        result |= {"chosen_on": "its own validation images", "validation_fingerprint": val.fingerprint}
     else:
-        rows, held = fifth(len(fit_x), 0)
-        all_x, all_y = fit_x, fit_y
-        val_x, val_y, fit_x, fit_y = fit_x[held], fit_y[held], fit_x[rows], fit_y[rows]
-        held_out = "a random fifth of train, numpy seed 0"
-    metric = made.metric
-    if options.reuse and known is None:
-        raise RequestError(f"{options.reuse} holds no C for {name}")
-    c = known if known is not None else choose_c(fit_x, fit_y, val_x, val_y, metric, options, name)
-    scores = Classifier(options.max_iter).fit(all_x, all_y, c).scores(test_x)
-    result = {
-        "value": measure(scores, test_y, metric), "metric": metric, "C": c, "chosen_on": held_out, "split": made.split,
-        "train_images": len(all_x), "test_images": len(test_x), "train_fingerprint": fit_print,
-        "test_fingerprint": test_print,
+        mine, held = fifth(len(fit.x), 0)
+        all_x, all_y, val, fit = fit.x, fit.y, fit.among(held), fit.among(mine)
+        result["chosen_on"] = "a random fifth of train, numpy seed 0"
+    check_labels(all_y, f"the training images of {name}")
+    if known is None:
+        if not len(val.x):
+            raise RequestError(
+                f"{name} has {len(all_x)} training images: a fifth of them is none to choose C by; add images, or val/"
+            )
+        check_labels(fit.y, f"what is left of {name} without validation images")
+        known = choose_c(fit.x, fit.y, val.x, val.y, metric, options, name)
+    with spinner(f"{name}: fitting {len(all_x)} images with C = {known:.3g}"):
+        scores = Classifier(options.max_iter).fit(all_x, all_y, known).scores(test.x)
+    result |= {
+        "value": measure(scores, test.y, metric, name), "C": known, "train_images": len(all_x),
+        "validation_images": len(val.x), "test_images": len(test.x), "train_fingerprint": fit.fingerprint,
+        "test_fingerprint": test.fingerprint,
     }  # fmt: skip
     if metric == "accuracy":
-        result["mean_per_class"] = measure(scores, test_y, "mean per class")
-    return result
+        result["mean_per_class"] = measure(scores, test.y, "mean per class", name)
+    if metric == "11-point mAP":
+        result["classes_counted"] = count = int(counted(scores, test.y).sum())
+        if count < test.y.shape[1]:
+            say(f"{name}: {count} of {test.y.shape[1]} classes count; the others are not in both train and test")
+    return result, rows
+
+
+def check_labels(y: np.ndarray, what: str) -> None:
+    """Refuse labels that hold nothing to tell apart."""
+    if len(np.unique(y)) < 2:
+        raise RequestError(f"{what} ({len(y)}) show fewer than two classes; transfer needs more images")
 
 
 class Classifier:
-    """Logistic regression, or one per column where labels are many yes/no answers; starts where the last fit ended."""
+    """Logistic regression, or one per column where labels are many yes/no answers; starts where the last fit ended.
+
+    A question that has the same answer for all images cannot be fit and is left out.
+    """
 
     def __init__(self, max_iter: int) -> None:
         self.max_iter = max_iter
@@ -153,17 +194,27 @@ class Classifier:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the protocol stops after max_iter iterations
             for model, column in zip(self.models, columns, strict=True):
-                model.set_params(C=c).fit(x, column)
+                if column.min() != column.max():
+                    model.set_params(C=c).fit(x, column)
         self.several = y.ndim > 1
         return self
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """N×classes: predicted probabilities, or decision values where labels are yes/no answers."""
+        """N×classes: predicted probabilities, or decision values where labels are yes/no answers, nan if not fit."""
         if self.several:
-            return np.stack([model.decision_function(x) for model in self.models], 1)
+            unknown = np.full(len(x), np.nan)
+            fitted = [hasattr(model, "classes_") for model in self.models]
+            return np.stack(
+                [m.decision_function(x) if done else unknown for m, done in zip(self.models, fitted, strict=True)], 1
+            )
         model, scores = self.models[0], np.zeros((len(x), int(self.models[0].classes_.max()) + 1))
         scores[:, model.classes_] = model.predict_proba(x)
         return scores
+
+
+def c_grid(options: Transfer) -> np.ndarray:
+    """Values of C from strong to weak regularization."""
+    return np.logspace(-5, 6, options.grid)
 
 
 def choose_c(
@@ -177,18 +228,27 @@ def choose_c(
 ) -> float:
     """The C that is best on validation; from strong to weak regularization, each starting where the last one ended."""
     classifier, best = Classifier(options.max_iter), (-1.0, 0.0)
-    grid = np.logspace(-5, 6, options.grid)
+    grid = c_grid(options)
     with counter(f"{name}: choosing C", len(grid)) as advance:
         for c in grid:
-            value = measure(classifier.fit(fit_x, fit_y, float(c)).scores(val_x), val_y, metric)
+            value = measure(classifier.fit(fit_x, fit_y, float(c)).scores(val_x), val_y, metric, name)
             best = max(best, (value, float(c)), key=lambda pair: pair[0])
             advance(1)
     return best[1]
 
 
-def measure(scores: np.ndarray, y: np.ndarray, metric: str) -> float:
+def counted(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which yes/no questions count: those that were fit and that have a yes among `y`; one boolean per column."""
+    return ~np.isnan(scores).any(0) & y.any(0)
+
+
+def measure(scores: np.ndarray, y: np.ndarray, metric: str, name: str = "the set") -> float:
     """Percent, by the data set's own metric."""
     if metric == "11-point mAP":
+        columns = counted(scores, y)
+        if not columns.any():
+            raise RequestError(f"no class of {name} is shown both where it is learned and where it is looked for")
+        scores, y = scores[:, columns], y[:, columns]
         order = torch.from_numpy(scores).argsort(dim=0, descending=True, stable=True)  # N×classes
         present = torch.from_numpy(y).bool().gather(0, order)
         return 100 * float(torch.stack([eleven_point_ap(column, int(column.sum())) for column in present.T]).mean())
@@ -202,40 +262,79 @@ def measure(scores: np.ndarray, y: np.ndarray, metric: str) -> float:
 # Features
 
 
-def features_of(encoder: LoadedEncoder, source: Images | Dataset, text: str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Features N×D, labels, and a fingerprint of the images."""
+@dataclass(frozen=True)
+class Part:
+    """Features N×D and labels of a part of a set, the rows of the images that could be read, and a fingerprint."""
+
+    x: np.ndarray
+    y: np.ndarray
+    rows: torch.Tensor
+    fingerprint: str
+
+    def among(self, places: np.ndarray) -> Part:
+        """Some of them."""
+        return replace(self, x=self.x[places], y=self.y[places], rows=self.rows[places])
+
+
+def features_of(encoder: LoadedEncoder, source: Images | Dataset, text: str) -> Part:
+    """Features of a part of a set; a picture of a published set that cannot be read is refused."""
     if isinstance(source, (ArrayImages, FolderImages, PackedImages)):
         features = extract(encoder, source, text)
         assert features.labels is not None
-        return features.h.numpy(), features.labels.numpy(), source.fingerprint()
+        return Part(features.h.numpy(), features.labels.numpy(), features.rows, source.fingerprint())
     count = len(source)  # type: ignore[arg-type]
-    squares = _Squares(source, encoder)
-    digest, parts, labels = hashlib.blake2b(digest_size=8), [], []
-    loader: DataLoader = DataLoader(squares, BATCH, num_workers=os.cpu_count() or 1)
+    if not count:
+        raise RequestError(f"{text}: there are no images")
+    digest, parts, labels, bad = hashlib.blake2b(digest_size=8), [], [], ""
+    loader: DataLoader = DataLoader(
+        _Squares(source, encoder),
+        BATCH,
+        num_workers=os.cpu_count() or 1,
+        collate_fn=_collate,
+        worker_init_fn=partial(begin_worker, parent=os.getpid()),
+    )
     with torch.inference_mode(), counter(text, count) as advance:
-        for pixels, label in loader:
-            digest.update(pixels.numpy().tobytes())
+        for batch in loader:
+            if isinstance(batch, str):
+                bad = batch
+                break  # raised below, when the workers are gone
+            pixels, label, digests = batch
+            digest.update(digests)
             parts.append(encoder(pixels.to(encoder.device)).float().cpu())
             labels.append(label)
             advance(len(label))
+    if bad:
+        raise RequestError(f"{text}: {bad}")
     y = torch.cat(labels)
-    return torch.cat(parts).numpy(), y.numpy(), fingerprint(digest, y)
+    return Part(torch.cat(parts).numpy(), y.numpy(), torch.arange(count), fingerprint(digest, y))
+
+
+def _collate(items: list[Any]) -> Any:
+    """A batch, or what is wrong with its first bad picture: an exception would come with a worker's traceback."""
+    bad = next((item for item in items if isinstance(item, str)), None)
+    if bad is not None:
+        return bad
+    pixels, labels, digests = zip(*items, strict=True)
+    return torch.stack(pixels), torch.stack(labels), b"".join(digests)
 
 
 class _Squares(Dataset):
-    """The center square of each picture at the encoder's size, uint8: all pictures have one shape."""
+    """The center square of each picture at the encoder's size, uint8, so that all have one shape; label; digest."""
 
     def __init__(self, source: Dataset, encoder: LoadedEncoder) -> None:
         self.source, self.size, self.share, self.filter = source, encoder.size, encoder.share, encoder.filter
 
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
-        from PIL import Image
-
-        picture, label = self.source[i]
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor, bytes] | str:
+        try:
+            picture, label = self.source[i]
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return f"{picture_name(self.source, i)} cannot be read: {' '.join(str(error).split())}"
+        # Of the picture as it is, so that the fingerprint knows nothing of the encoder's size.
+        digest = hashlib.blake2b(np.asarray(picture).tobytes(), digest_size=8).digest()
         top, left, height, width = center_boxes(torch.tensor([[picture.height, picture.width]]), self.share)[0].tolist()
         filter = Image.Resampling.BICUBIC if self.filter == "bicubic" else Image.Resampling.BILINEAR
         square = picture.resize((self.size, self.size), filter, box=(left, top, left + width, top + height))
-        return torch.from_numpy(np.asarray(square).copy()).permute(2, 0, 1), label
+        return torch.from_numpy(np.asarray(square).copy()).permute(2, 0, 1), label, digest
 
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,51 +10,101 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from effssl.data.decoding import RESAMPLE
 from effssl.errors import RequestError, did_you_mean
 from effssl.network.encoders import Encoder, build_encoder, model_names
 from effssl.network.loaded import LoadedEncoder, is_ours, load_encoder
+from effssl.progress import say
+from effssl.randomness import seeded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".tar", ".ckpt")
-NESTED = ("state_dict", "model", "model_state_dict", "student", "teacher")  # where training scripts keep weights
+# Where training scripts keep weights; the trained network before its slow copy.
+NESTED = ("state_dict", "model", "model_state_dict", "online_network_state_dict", "student", "teacher")
+TRAINED = re.compile(r"(^|[._])(q|query|online|student|base)([._]|$)")
+COPY = re.compile(r"(^|[._])(k|key|teacher|momentum|target|ema)([._]|$)")
 SIZE = 224
+SEED = 0  # of random weights
 
 
 def open_foreign(source: str, encoder: str = "", weights: str = "default", image_size: int = 0) -> LoadedEncoder:
     """An encoder by a file of weights or by a model's name; frozen, in eval mode."""
     path = Path(source).expanduser()
+    if weights not in ("default", "random"):
+        raise RequestError(f"weights are default or random, not {weights!r}")
+    if image_size < 0:
+        raise RequestError(f"image_size is {image_size}; it must be at least 0")
     if path.is_file():
         if is_ours(path):
+            refuse_flags(source, encoder=encoder, weights=weights, image_size=image_size)
             return load_encoder(path)
+        refuse_flags(source, weights=weights)
         return _from_file(path, encoder, image_size)
     if path.suffix in FILES or "/" in source:
         raise RequestError(f"no run folder or weight file at {source}")
     if not source.startswith("timm:") and source not in (known := model_names()):
         near = did_you_mean(source, known)
         raise RequestError(f"no run folder, weight file or torchvision model named {source!r}{near}")
-    size = image_size or (32 if source == "small" else SIZE)
-    about: dict[str, Any] = {"encoder": source, "image_size": size, "stem": "auto", "mean": MEAN, "std": STD}
-    built = build_encoder(source, size)
-    if weights == "default":
-        about |= _pretrained(source, built, size)
-    return _ready(built, about | {"weights": weights})
+    refuse_flags(source, encoder=encoder)
+    about: dict[str, Any] = {"encoder": source, "stem": "auto", "mean": MEAN, "std": STD, "weights": weights}
+    if weights == "random":
+        about |= {"image_size": image_size or (32 if source == "small" else SIZE), "seed": SEED}
+        with seeded(SEED, "random weights"):
+            return _ready(build_encoder(source, about["image_size"]), about)
+    if source == "small":
+        raise RequestError("small has no pretrained weights; train it, or use --weights random")
+    about |= preprocessing(source)
+    if image_size:
+        about["image_size"] = image_size
+        about.pop("share", None)  # it belongs to their size
+    built = build_encoder(source, about["image_size"])
+    _load_pretrained(source, built, about["image_size"])
+    return _ready(built, about)
 
 
-def _pretrained(name: str, built: Encoder, size: int) -> dict[str, Any]:
-    """Load a library's own weights into a model made by name; what they say about preprocessing."""
+def refuse_flags(source: str, encoder: str = "", weights: str = "default", image_size: int = 0) -> None:
+    """Flags that mean nothing for what is given would be silently ignored."""
+    said = {"--encoder": bool(encoder), "--weights": weights != "default", "--image-size": bool(image_size)}
+    flags = [flag for flag, given in said.items() if given]
+    if flags:
+        raise RequestError(f"{source} needs no {' and '.join(flags)}: it says so itself")
+
+
+def preprocessing(name: str) -> dict[str, Any]:
+    """What the pretrained weights of a model want to see: size, share of the shorter side, filter, mean and std."""
+    if name.startswith("timm:"):
+        try:
+            import timm
+        except ImportError:
+            return {"image_size": SIZE}  # building it says what is missing
+        known = timm.get_pretrained_cfg(name.removeprefix("timm:"))
+        config = timm.data.resolve_data_config({}, pretrained_cfg=known.to_dict() if known else {})
+        size, share, filter = config["input_size"][-1], config["crop_pct"], config["interpolation"]
+        mean, std = config["mean"], config["std"]
+    else:
+        from torchvision import models
+
+        preset = models.get_model_weights(name)["DEFAULT"].transforms()
+        size, share, filter = preset.crop_size[0], preset.crop_size[0] / preset.resize_size[0], preset.interpolation
+        mean, std, filter = preset.mean, preset.std, filter.value
+    return {
+        "image_size": size, "share": share, "filter": filter if filter in RESAMPLE else "bilinear",
+        "mean": tuple(mean), "std": tuple(std),
+    }  # fmt: skip
+
+
+def _load_pretrained(name: str, built: Encoder, size: int) -> None:
+    """Load a library's own weights into a model made by name."""
     try:
-        if name == "small":
-            raise RequestError("small has no pretrained weights; train it, or use --weights random")
         if name.startswith("timm:"):
             import timm
 
-            given = timm.create_model(name.removeprefix("timm:"), pretrained=True, num_classes=0)
-            config = timm.data.resolve_data_config({}, model=given)
-            fill(built.backbone, given.state_dict(), name)
-            return {"mean": config["mean"], "std": config["std"]}
-        from torchvision import models
+            sizes: dict[str, Any] = {"img_size": size} if "vit" in name else {}
+            given = timm.create_model(name.removeprefix("timm:"), pretrained=True, num_classes=0, **sizes)
+        else:
+            from torchvision import models
 
-        given = models.get_model(name, weights="DEFAULT")
+            given = models.get_model(name, weights="DEFAULT")
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RequestError(
@@ -61,7 +112,8 @@ def _pretrained(name: str, built: Encoder, size: int) -> dict[str, Any]:
             "or use --weights random"
         ) from None
     fill(built.backbone, given.state_dict(), name)
-    return {}
+    if getattr(given, "transform_input", False):  # GoogLeNet and Inception renormalize by themselves
+        built.backbone.transform_input = True  # type: ignore[assignment]
 
 
 def _from_file(path: Path, encoder: str, image_size: int) -> LoadedEncoder:
@@ -107,12 +159,17 @@ def fill(backbone: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
     """Load weights whose names may carry a prefix (module., encoder_q., backbone., …); classifiers are left out."""
     wanted = backbone.state_dict()
 
-    def fits(prefix: str) -> int:
-        return sum(f"{prefix}{key}" in tensors for key in wanted)
+    def fits(prefix: str) -> tuple[int, int]:
+        """How many weights are found, then whether it is the trained network or the slow copy of one."""
+        found = sum(f"{prefix}{key}" in tensors for key in wanted)
+        return found, bool(TRAINED.search(prefix)) - bool(COPY.search(prefix))
 
     some = next(iter(wanted))
-    prefixes = {key.removesuffix(some) for key in tensors if key.endswith(some)} | {""}
-    prefix = max(sorted(prefixes), key=fits)
+    prefixes = sorted({key.removesuffix(some) for key in tensors if key.endswith(some)} | {""})
+    prefix = max(prefixes, key=fits)
+    others = [other for other in prefixes if other != prefix and fits(other)[0] == fits(prefix)[0]]
+    if others and fits(prefix)[0]:
+        say(f"{source} holds {1 + len(others)} such networks; taken: {prefix or 'no prefix'}, not {', '.join(others)}")
     missing = [key for key in wanted if f"{prefix}{key}" not in tensors and not key.endswith("num_batches_tracked")]
     if missing:
         raise RequestError(

@@ -14,7 +14,7 @@ from effssl.augment.color import to_gray
 from effssl.data.views import Needs
 from effssl.errors import RequestError
 from effssl.network import Network
-from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.objective import Outcome, Pretext, Setting, Step
 from effssl.objectives.options import Jigsaw as Options
 from effssl.randomness import seed_of
 
@@ -56,7 +56,7 @@ def cut_patches(x: Tensor, offsets: Tensor) -> Tensor:
     return patches.permute(0, 3, 1, 2).reshape(n, GRID * GRID, channels, size, size)
 
 
-class Jigsaw(Term):
+class Jigsaw(Pretext):
     """Cross-entropy over permutations; each patch goes through f alone, and the head reads all nine features."""
 
     needs = Needs(large=0, clean=True)

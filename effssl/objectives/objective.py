@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from effssl.config import Config
 from effssl.data.views import Needs, Views
+from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.objectives.options import OWN, TERMS, Plain
 from effssl.randomness import seeded
@@ -27,6 +29,7 @@ class Setting:
     image_size: int = 32
     batch_size: int = 128
     steps_per_epoch: int = 1
+    total_steps: int = 1
     labels: Tensor | None = None  # of all training images, on the CPU
     classes: int = 0
 
@@ -96,6 +99,10 @@ class Term(nn.Module):
         """The unweighted loss of this batch."""
         raise TypeError(f"{type(self).__name__} does not define its loss")
 
+    def presence(self, views: Views) -> float:
+        """What the term's weight is multiplied by in a step; at 0 the term sits it out."""
+        return 1.0
+
     def before_update(self, updates: int) -> None:
         """Called between backward and update with the number of updates so far: gradients may still be changed."""
 
@@ -105,6 +112,23 @@ class Term(nn.Module):
     def fixed_lr(self) -> list[nn.Parameter]:
         """Parameters whose learning rate is not scheduled."""
         return []
+
+
+class Pretext(Term):
+    """A task whose options say in which steps it takes part (`every`, `until`) and how its weight falls."""
+
+    def __init__(self, options: Any, network: Network, setting: Setting) -> None:
+        super().__init__(options, network, setting)
+        self.total_steps = setting.total_steps
+        if setting.alone and (options.every > 1 or options.until < 1):
+            raise RequestError("a task that stands alone cannot sit out steps; leave every and until as they are")
+
+    def presence(self, views: Views) -> float:
+        """0 in steps without the task, else a cosine from 1 to `weight_end`; a step's number decides."""
+        done, options = views.step / self.total_steps, self.options
+        if views.step % options.every or done >= options.until:
+            return 0.0
+        return options.weight_end + (1 - options.weight_end) * (1 + math.cos(math.pi * min(1.0, done))) / 2
 
 
 class Objective(nn.Module):
@@ -128,16 +152,25 @@ class Objective(nn.Module):
     def needs(self) -> Needs:
         """What the terms need together."""
         each = [term.needs for _, term in self.items()]
-        return Needs(max(n.large for n in each), any(n.small for n in each), any(n.clean for n in each))
+        own = next((n.own for n in each if n.own is not None), None)
+        return Needs(max(n.large for n in each), any(n.small for n in each), any(n.clean for n in each), own)
 
     def outcomes(self, views: Views) -> dict[str, Outcome]:
-        """Every term's own loss and figures."""
+        """Loss and figures of every term that takes part in a step."""
         step = Step(self.network, views, self.joint_pass, self.autocast)
-        return {name: term.loss(step) for name, term in self.items()}
+        return {name: term.loss(step) for name, term in self.items() if term.presence(views) > 0}
 
     def forward(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        outcomes = self.outcomes(views)
-        total = torch.stack([self.weights[name] * outcome.loss for name, outcome in outcomes.items()]).sum()
+        outcomes, terms = self.outcomes(views), dict(self.items())
+        parts = [self.weights[name] * terms[name].presence(views) * outcome.loss for name, outcome in outcomes.items()]
+        # Processes that exchange gradients expect one for every weight, also of a term that sits out.
+        idle = [
+            (p * 0).sum()
+            for name in terms.keys() - outcomes.keys()
+            for p in terms[name].parameters()
+            if p.requires_grad
+        ]
+        total = torch.stack([*parts, *idle]).sum()
         metrics = {f"loss/{name}": outcome.loss.detach() for name, outcome in outcomes.items()}
         for outcome in outcomes.values():
             metrics |= outcome.metrics

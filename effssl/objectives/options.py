@@ -104,6 +104,12 @@ class Jigsaw:
     """probability that a puzzle has no color"""
     shift: int = 2
     """largest change of a patch's color, in 1/255 per channel"""
+    every: int = 1
+    """the task takes part in every so many-th step only"""
+    until: float = 1.0
+    """share of the run after which the task is left out"""
+    weight_end: float = 1.0
+    """the weight falls by a cosine to this share of itself at the end of the run"""
 
 
 @dataclass(frozen=True)
@@ -138,8 +144,9 @@ class Rotation:
 
     weight: float = 0.4
     """λ of L = L_base + λ · L_rotation"""
-    on: Literal["z", "h"] = "z"
-    """the head reads the projection z = g(f(x)) (the paper) or the feature h = f(x) (its released code)"""
+    on: Literal["z", "h", "block1", "block2", "block3"] = "z"
+    """the head reads the projection z = g(f(x)) (the paper), the feature h = f(x) (its released code), or the pooled
+    output of an earlier block of a ResNet, beyond which rotated views are not computed"""
     angles: tuple[float, ...] = (0.0, 90.0, 180.0, 270.0)
     """the angle set, counter-clockwise; the label is the position in it"""
     crop: Literal["same", "per_angle"] = "same"
@@ -159,6 +166,16 @@ class Rotation:
     """share only so many stages (1 stem, 2–5 blocks, 6 projector) and copy the rest; 0 shares all"""
     size: float = 0.0
     """side of the rotated views in pixels, or below 1 as a share of the other views' side; 0 is the same side"""
+    scale: tuple[float, float] = (0.0, 0.0)
+    """rotated views are crops of their own that cover this share of the image; 0 0: they are the other views"""
+    share: float = 1.0
+    """share of the batch that is rotated"""
+    every: int = 1
+    """the task takes part in every so many-th step only"""
+    until: float = 1.0
+    """share of the run after which the task is left out"""
+    weight_end: float = 1.0
+    """the weight falls by a cosine to this share of itself at the end of the run"""
     joint_pass: bool = True
     """rotated views share one pass and its batch statistics; else one pass each, as in the released code"""
     normalize: bool = False

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 
 from effssl.augment.crop import resize
 from effssl.augment.rotate import rotate
-from effssl.data.views import Needs
-from effssl.distribution import gather
+from effssl.data.views import Needs, Own, Views
+from effssl.distribution import gather, world
 from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.network.encoders import refused
 from effssl.network.heads import mlp
-from effssl.objectives.objective import Outcome, Setting, Step, Term
+from effssl.objectives.objective import Outcome, Pretext, Setting, Step
 from effssl.objectives.options import Rotation as Options
 from effssl.objectives.supcon import sup_con
 
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
 
 
-class Rotation(Term):
+class Rotation(Pretext):
     """Mean cross-entropy of r(g(f(rotated view))) against its angle, over all rotated views.
 
     Rotated views have a pass of their own, so the other terms' batch statistics stay as they are.
@@ -34,19 +34,31 @@ class Rotation(Term):
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.mode = ("all" if setting.alone else "two") if options.views == "auto" else options.views
-        self.needs = Needs(large=2 if self.mode in ("two", "given") else 1)
+        self.count = 2 if self.mode in ("two", "given") else 1  # views that are rotated
         if len(options.angles) < 2 or len(set(options.angles)) < len(options.angles):
             raise RequestError(f"rotation.angles {options.angles} must be at least two different angles")
         self.size = round(options.size * setting.image_size) if 0 < options.size < 1 else round(options.size)
         if self.size and self.size != setting.image_size:
             with refused("rotation.size", self.size), torch.no_grad():
                 copy.deepcopy(network.encoder).eval()(torch.zeros(2, 3, self.size, self.size))
+        if 0 < options.scale[0] <= options.scale[1]:
+            self.needs = Needs(large=0, own=Own(self.count, self.size or setting.image_size, options.scale))
+        elif options.scale == (0, 0):
+            self.needs = Needs(large=self.count)
+        else:
+            raise RequestError(f"rotation.scale {options.scale} is a smallest and a largest share, or 0 0")
+        if self.mode == "given" and (options.scale[0] or options.share < 1):
+            raise RequestError("rotation.views given takes the views as they are, without scale or share")
+        if options.share < 1 and options.form != "ce":
+            raise RequestError("rotation.share goes with form ce")
         if self.mode == "given" and (options.angles != QUARTERS or options.noise or options.form == "cosine"):
             raise RequestError("rotation.views given takes quarter turns as they are, without noise or form cosine")
-        inputs = network.z_dim if options.on == "z" else network.h_dim
-        self.r = mlp([inputs, options.hidden or network.hidden, len(options.angles)])
         stages = network.stages()
-        self.depth = len(stages) - (options.on == "h")  # stages that lead to the head's input
+        places = {"z": len(stages), "h": len(stages) - 1, "block1": 2, "block2": 3, "block3": 4}
+        self.depth = places[options.on]  # stages that lead to the head's input
+        if options.on.startswith("block") and (len(stages) < 6 or options.shared or self.mode == "given"):
+            raise RequestError(f"rotation.on {options.on} needs a ResNet, and neither rotation.shared nor views given")
+        self.r = mlp([self._width(network, setting), options.hidden or network.hidden, len(options.angles)])
         if options.shared:
             if not 0 < options.shared <= self.depth:
                 raise RequestError(
@@ -64,16 +76,35 @@ class Rotation(Term):
             return Outcome(self._cosine(step, features, labels))
         return self._classify(step, features, self._noisy(step, labels))
 
+    def _width(self, network: Network, setting: Setting) -> int:
+        """Width of the head's input."""
+        if self.options.on in ("z", "h"):
+            return network.z_dim if self.options.on == "z" else network.h_dim
+        side = self.size or setting.image_size
+        with torch.no_grad():
+            part = copy.deepcopy(network).eval()
+            return part.run(torch.zeros(2, 3, side, side), stop=self.depth).shape[1]
+
+    def _chosen(self, views: Views) -> Tensor:
+        """Which of a process's images are rotated, on the CPU: `share` of them, evenly over the batch of all."""
+        place = torch.arange(views.total)[views.rows].double()
+        share = self.options.share
+        return (((place + 1) * share + 1e-9).floor() > (place * share + 1e-9).floor()).nonzero().squeeze(1)
+
     def _labels(self, step: Step) -> Tensor:
-        """The position in the angle set of every rotated view, (views·B) on the CPU."""
-        views, angles = step.views, len(self.options.angles)
+        """The position in the angle set of every rotated view, (views·rows) on the CPU."""
+        views, angles, rows = step.views, len(self.options.angles), self._chosen(step.views)
         if self.mode == "all":
-            return torch.arange(angles).repeat_interleave(len(views.large[0]))
-        drawn = torch.randint(angles, (self.needs.large, views.total), generator=views.generator("angles"))
-        return drawn[:, views.rows].reshape(-1)
+            return torch.arange(angles).repeat_interleave(len(rows))
+        drawn = torch.randint(angles, (self.count, views.total), generator=views.generator("angles"))
+        return drawn[:, views.rows][:, rows].reshape(-1)
 
     def _rotated(self, step: Step, labels: Tensor) -> Tensor:
-        x = torch.cat(step.views.large[: self.needs.large])
+        views, rows = (step.views.own or step.views.large)[: self.count], self._chosen(step.views)
+        if len(rows) < len(step.views.index):
+            rows = rows.to(views[0].device, non_blocking=True)
+            views = [view.index_select(0, rows) for view in views]
+        x = torch.cat(views)
         if self.size and self.size != x.shape[-1]:
             x = resize(x, self.size)  # before rotating: fewer pixels to move
         x = x.repeat(len(labels) // len(x), 1, 1, 1)
@@ -81,7 +112,7 @@ class Rotation(Term):
 
     def _features(self, step: Step, x: Tensor) -> Tensor:
         """The head's input: through the network, or through its shared stages and an own copy of the rest."""
-        views = 1 if self.options.joint_pass or self.mode == "all" else len(x) // len(step.views.large[0])
+        views = 1 if self.options.joint_pass or self.mode == "all" else self.count
         features = torch.cat([self._pass(step, part) for part in x.chunk(views)])
         return F.normalize(features, dim=1) if self.options.normalize else features
 
@@ -89,6 +120,8 @@ class Rotation(Term):
         with frozen_statistics(step.network, not self.options.update_stats):
             if self.options.shared:
                 return step.run(lambda y: self.branch(step.network.run(y, stop=self.options.shared)), x)
+            if self.options.on.startswith("block"):
+                return step.run(lambda y: step.network.run(y, stop=self.depth).mean((2, 3)), x)
             h = step.run(step.network.f, x)
             return step.run(step.network.g, h) if self.options.on == "z" else h
 
@@ -96,11 +129,12 @@ class Rotation(Term):
         """With probability `noise` a label is replaced, drawn afresh for every view."""
         if not self.options.noise:
             return labels
-        views, angles, count = step.views, len(self.options.angles), len(labels) // len(step.views.large[0])
+        views, angles, rows = step.views, len(self.options.angles), self._chosen(step.views)
+        count = len(labels) // len(rows)
         g = views.generator("angle noise")
-        wrong = (torch.rand(count, views.total, generator=g) < self.options.noise)[:, views.rows].reshape(-1)
+        wrong = (torch.rand(count, views.total, generator=g) < self.options.noise)[:, views.rows][:, rows].reshape(-1)
         least = int(self.options.noise_to == "other")
-        shift = torch.randint(least, angles, (count, views.total), generator=g)[:, views.rows].reshape(-1)
+        shift = torch.randint(least, angles, (count, views.total), generator=g)[:, views.rows][:, rows].reshape(-1)
         return torch.where(wrong, (labels + shift) % angles, labels)
 
     def _classify(self, step: Step, features: Tensor, labels: Tensor | None) -> Outcome:
@@ -108,17 +142,23 @@ class Rotation(Term):
             raise RequestError("rotation.views given needs views that are rotated already: --augment.rotate")
         labels = labels.to(features.device, non_blocking=True)
         if self.options.form == "supcon":
-            groups = len(labels) // len(step.views.large[0])
+            groups = len(labels) // len(step.views.index)
             everyone = gather(features, groups), gather(labels, groups)
             return Outcome(sup_con(*everyone, self.options.temperature))
         logits = step.run(self.r, features)
         right = (logits.detach().argmax(1) == labels).float().mean()
-        return Outcome(F.cross_entropy(logits, labels), {"rotation_accuracy": right})
+        loss = F.cross_entropy(logits, labels)
+        if self.options.share < 1:  # processes may have unequal parts, and the mean over all is meant
+            everywhere = int(step.views.total * self.options.share + 1e-9) * (
+                len(labels) // len(self._chosen(step.views))
+            )
+            loss = loss * (len(labels) * world() / everywhere)
+        return Outcome(loss, {"rotation_accuracy": right})
 
     def _cosine(self, step: Step, features: Tensor, labels: Tensor) -> Tensor:
         """Mean cosine between each rotated view and the same view under another angle: to be minimized."""
         views, angles = step.views, len(self.options.angles)
-        count = len(labels) // len(views.large[0])
+        count = len(labels) // len(views.index)
         g = views.generator("second angles")
         shift = torch.randint(1, angles, (count, views.total), generator=g)[:, views.rows].reshape(-1)
         other = (labels + shift) % angles

@@ -34,6 +34,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "swav.epsilon": (1e-6, INF), "swav.temperature": (1e-6, INF), "simclr.temperature": (1e-6, INF),
     "simclr.known_labels": (0, 1), "supcon.temperature": (1e-6, INF), "supcon.label_noise": (0, 1),
     "supervised.label_noise": (0, 1), "rotation.size": (0, INF), "rotation.noise": (0, 1), "rotation.hidden": (0, INF),
+    "rotation.scale": (0, 1), "rotation.share": (1e-6, 1), "rotation.every": (1, INF), "rotation.until": (0, 1),
+    "rotation.weight_end": (0, INF), "jigsaw.every": (1, INF), "jigsaw.until": (0, 1), "jigsaw.weight_end": (0, INF),
     "jigsaw.permutations": (2, 362_880), "jigsaw.gray": (0, 1), "jigsaw.shift": (0, 255),
     **{f"{term}.weight": (0, INF) for term in TERMS},
 }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from effssl.errors import RunFailed
-from effssl.files import written_beside
+from effssl.files import keep_copy, written_beside
 from effssl.progress import say
 
 DIGEST = 32  # bytes of SHA-256 in front of the content
@@ -26,7 +26,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     # Only when the new one is complete on the disk does the old one step aside.
     with written_beside(path, hashlib.sha256(content).digest() + content):
         if path.exists():
-            os.replace(path, previous(path))
+            keep_copy(path, previous(path))
 
 
 def previous(path: Path) -> Path:
@@ -39,13 +39,23 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
     found = [candidate for candidate in (path, previous(path)) if candidate.exists()]
     for candidate in found:
         content = candidate.read_bytes()
-        if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
+        if not _whole(content):
             say(f"{candidate} is damaged (its checksum does not fit)")
             continue
         try:
-            return torch.load(io.BytesIO(content[DIGEST:]), weights_only=True)
+            return torch.load(io.BytesIO(content[DIGEST:]), map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             say(f"{candidate} holds more than weights and numbers and is not loaded: it could run code")
     if found:
         raise RunFailed(f"no good checkpoint in {path.parent}; start again in another folder")
     return None
+
+
+def set_aside_damaged(path: Path) -> None:
+    """Rename a damaged checkpoint, so that it does not become the one before the next."""
+    if path.exists() and not _whole(path.read_bytes()):
+        os.replace(path, path.with_name("checkpoint.damaged.pt"))
+
+
+def _whole(content: bytes) -> bool:
+    return hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]

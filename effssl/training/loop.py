@@ -24,18 +24,19 @@ from effssl.data.loader import ViewLoader
 from effssl.data.views import Views
 from effssl.distribution import anywhere, barrier, mean_over_processes, rank, share, synchronize_norms, world
 from effssl.errors import RequestError, RunFailed, Stopped
-from effssl.files import write_atomically
+from effssl.files import sweep, write_atomically
 from effssl.network import build_network
+from effssl.network.encoders import Encoder
 from effssl.network.loaded import describe, dump_encoder
 from effssl.objectives.objective import Objective, Setting, build_objective
 from effssl.objectives.options import OWN
 from effssl.recipes import Plan
 from effssl.run import Run
-from effssl.training.checkpoint import load_checkpoint, save_checkpoint
+from effssl.training.checkpoint import load_checkpoint, save_checkpoint, set_aside_damaged
 from effssl.training.display import Display, clock, progress_text
 from effssl.training.health import Look, Monitor, record, verdict
 from effssl.training.optimizers import learning_rate, make_optimizer, set_learning_rate
-from effssl.training.signals import listening
+from effssl.training.signals import Stop
 from effssl.training.snr import GradientNoise
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,6 +54,7 @@ class Position:
     flops: int = 0  # of one step, counted
     looks: list[dict[str, Any]] = field(default_factory=list)
     sums: dict[str, Tensor] = field(default_factory=dict)  # figures of this epoch, added up
+    counts: dict[str, int] = field(default_factory=dict)  # steps that had each of them: a term may sit out some
 
 
 class Trainer:
@@ -75,7 +77,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.loader = ViewLoader(
             data.train, config.augment, self.objective.needs, config.batch_size, config.image_size, config.seed, device,
-            config.workers, rows=share(config.batch_size),
+            config.workers, rows=share(config.batch_size), compiled=config.compile,
         )  # fmt: skip
         self.total_steps = config.epochs * self.loader.steps
         self.position = Position()
@@ -90,7 +92,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         loss, metrics = self._gradient(views)
         self.scaler.unscale_(self.optimizer)
-        if self.noise is not None and (not self.scaler.is_enabled() or self._finite()):
+        if self.noise is not None and (not self.scaler.is_enabled() or self.finite(gradients=True)):
             metrics |= self.noise.observe()
         if self._update():
             self.position.updates += 1
@@ -112,10 +114,10 @@ class Trainer:
         means = {name: value / len(parts) if len(parts) > 1 else value for name, value in sums.items()}
         return means.pop(""), means
 
-    def _finite(self) -> bool:
-        """Whether all gradients are finite; fp16 ones may not be, and such a step is skipped."""
-        grads = [p.grad for p in self.objective.parameters() if p.grad is not None]
-        return bool(torch.isfinite(torch.stack(torch._foreach_norm(grads))).all())
+    def finite(self, gradients: bool = False) -> bool:
+        """Whether all weights are finite, or all gradients: fp16 ones may not be, and such a step is skipped."""
+        some = [p.grad if gradients else p for p in self.objective.parameters()]
+        return bool(torch.isfinite(torch.stack(torch._foreach_norm([x for x in some if x is not None]))).all())
 
     def _update(self) -> bool:
         """Take the optimizer step; False if the fp16 scaler skipped it, in which case nothing else may move either."""
@@ -156,11 +158,13 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.position = Position(**state["position"])
+        device = next(self.objective.parameters()).device
+        self.position.sums = {name: value.to(device) for name, value in self.position.sums.items()}
         if self.noise is not None:
             self.noise.restore(state["noise"])
 
 
-def train(trainer: Trainer, run: Run, display: Display) -> None:
+def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
     """Train until the last epoch, from the newest checkpoint if there is one, and write the encoder.
 
     In a run of many processes all of them come here; the first one writes the files.
@@ -172,6 +176,9 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
 
     state = load_checkpoint(run.checkpoint_path)
     barrier()  # nobody writes before all have read
+    if writes:
+        set_aside_damaged(run.checkpoint_path)
+        sweep(run.folder)
     if state is None:
         look = monitor.look(network)
         trainer.position.looks.append(asdict(look))
@@ -184,14 +191,22 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
             run.keep_metrics_until(trainer.position.epoch)
         display.say(resuming(state, trainer))
     at = trainer.position
+    # In double precision it does not matter how often the sums of several processes were put together on the way.
+    device = next(network.parameters()).device
+    exact = torch.float32 if device.type == "mps" else torch.float64
     told = False  # how long it will take
 
     def save() -> None:
+        # A step that was not finite spoils the weights: such a state must not take the place of a good one.
+        stop_if_not_finite(at.sums, at.epoch + 1, at.step, config.lr)
+        if not trainer.finite():
+            raise RunFailed("the weights are not finite; try a smaller --lr. The last checkpoint is intact")
         at.sums = mean_over_processes(at.sums)  # one checkpoint speaks for all processes
         if writes:
             save_checkpoint(run.checkpoint_path, trainer.state())
 
-    with listening() as stop, display.bar(trainer.total_steps, at.epoch * loader.steps + at.step) as progress:
+    stop.training = True
+    with display.bar(trainer.total_steps, at.epoch * loader.steps + at.step) as progress:
 
         def stop_if_asked(saved: bool = False) -> None:
             if anywhere(bool(stop.requested)):
@@ -206,7 +221,9 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
                 loss, metrics = trainer.step(views) if at.flops else trainer.counted_step(views)
                 at.step += 1
                 for name, value in {"loss": loss, **metrics}.items():
+                    value = value.to(exact)
                     at.sums[name] = at.sums[name] + value if name in at.sums else value
+                    at.counts[name] = at.counts.get(name, 0) + 1
                 if at.step % CHECK_EVERY == 0 or at.step == loader.steps:
                     stop_if_not_finite(at.sums, at.epoch + 1, at.step, config.lr)
                     rate = config.batch_size * (at.step - first) / (time.perf_counter() - started)
@@ -231,8 +248,8 @@ def train(trainer: Trainer, run: Run, display: Display) -> None:
             line: dict[str, Any] = {"epoch": at.epoch, "step": steps, "images": steps * config.batch_size}
             line |= {"lr": lr, "seconds": round(at.seconds, 3), "flops": at.flops * steps}
             sums = mean_over_processes(at.sums)
-            line |= {name: round(float(value) / loader.steps, 6) for name, value in sums.items()}
-            at.step, at.sums = 0, {}
+            line |= {name: round(float(value) / at.counts[name], 6) for name, value in sums.items()}
+            at.step, at.sums, at.counts = 0, {}, {}
             if at.epoch % health_every == 0 or at.epoch == config.epochs:
                 look = monitor.look(network)
                 at.looks.append(asdict(look))
@@ -272,12 +289,17 @@ def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -
         image_size=config.image_size,
         batch_size=config.batch_size,
         steps_per_epoch=len(data.train) // config.batch_size if data else 1,
+        total_steps=config.epochs * (len(data.train) // config.batch_size) if data else 1,
         labels=data.train.labels if data else None,
         classes=len(data.train.classes) if data else 0,
     )
     network = build_network(config)
     objective = build_objective(config, plan.weights, network, setting)
     objective = objective.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.compile:
+        for module in objective.modules():
+            if isinstance(module, Encoder):
+                module.compile(dynamic=False)  # one program per size of views; names of weights stay as they are
     if plan.config.precision != "float32":
         objective.autocast = partial(torch.autocast, device.type, PRECISIONS[plan.config.precision])
     return objective
@@ -306,7 +328,7 @@ def in_parallel(objective: Objective, plan: Plan) -> DistributedDataParallel:
 
 def stop_if_not_finite(sums: dict[str, Tensor], epoch: int, step: int, lr: float) -> None:
     """A loss that is not a number stays so: say where it happened and what helps."""
-    if bool(torch.isfinite(sums["loss"])):
+    if not sums or bool(torch.isfinite(sums["loss"])):
         return
     bad = [name.removeprefix("loss/") for name, value in sums.items() if "/" in name and not torch.isfinite(value)]
     raise RunFailed(

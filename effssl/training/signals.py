@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from effssl.errors import Stopped
 from effssl.progress import say
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -21,11 +22,15 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested = ""
+        self.training = False  # before that there is nothing to save
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: the first is noted, a second Ctrl-C stops at once."""
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not self.training:
+            self.requested = signal.Signals(number).name
+            raise Stopped(f"{self.requested}: stopped before training began; go on with --resume auto")
         if not self.requested:
             self.requested = signal.Signals(number).name
             say(f"{self.requested}: finishing the step and saving")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -97,6 +98,91 @@ def test_a_batch_of_nan_stops_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(loader.ViewLoader, "epoch", poisoned)
     with pytest.raises(effssl.RunFailed, match="loss is not finite"):
         effssl.pretrain("digits", "byol", out=tmp_path / "r", epochs=1, quiet=True)
+
+
+def test_what_is_not_finite_is_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bad batch between two looks at the loss: the run ends before its next checkpoint, and can go on."""
+    import dataclasses
+
+    real = loader.ViewLoader.epoch
+
+    def poisoned(self, epoch: int, first: int = 0):
+        for views in real(self, epoch, first):
+            bad = float("nan") if views.step == 4 else 1.0
+            yield dataclasses.replace(views, large=[view * bad for view in views.large])
+
+    settings = {"epochs": 1, "subset": 512, "batch_size": 64, "checkpoint_every": 1, "quiet": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(loader.ViewLoader, "epoch", poisoned)
+        with pytest.raises(effssl.RunFailed, match=r"not finite.*checkpoint is intact"):
+            effssl.pretrain("digits", "byol", out=tmp_path / "r", **settings)
+    run = effssl.pretrain("digits", "byol", out=tmp_path / "r", resume="auto", **settings)
+    whole = effssl.pretrain("digits", "byol", out=tmp_path / "whole", **settings)
+    assert run.encoder_path.read_bytes() == whole.encoder_path.read_bytes()
+
+
+def test_a_run_goes_on_with_its_own_images_when_the_folder_changes(
+    album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    real = loader.ViewLoader.epoch
+
+    def interrupted(self, epoch: int, first: int = 0):
+        if epoch == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield from real(self, epoch, first)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loader.ViewLoader, "epoch", interrupted)
+        with pytest.raises(effssl.Stopped):
+            effssl.pretrain(str(album), "byol", out=tmp_path / "r", **QUICK | {"epochs": 2})
+    (album / "1.jpg").unlink()
+    for i in range(3):
+        PHOTO.save(album / f"new{i}.jpg")
+    run = effssl.pretrain(str(album), "byol", out=tmp_path / "r", resume="auto", **QUICK | {"epochs": 2})
+    assert run.finished
+    said = capsys.readouterr().err
+    assert "1 images are gone and left out, 3 new are not used" in said
+    assert "cannot be decoded" in said
+
+
+def test_pipes_and_links_in_a_circle(album: Path) -> None:
+    count = len(effssl.open_data(str(album)).train)
+    os.mkfifo(album / "pipe.jpg")
+    (album / "again").symlink_to(album)
+    data = effssl.open_data(str(album))
+    assert len(data.train) == count
+    assert data.unreadable == [str(album / "pipe.jpg")]
+
+
+def test_sixteen_bits_and_turned(tmp_path: Path) -> None:
+    import numpy as np
+
+    from effssl.data.folder import decode
+
+    deep = (np.arange(40 * 60).reshape(40, 60) * 27).astype(np.uint16)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(deep).save(tmp_path / "deep.png", exif=exif)
+    image = decode(tmp_path / "deep.png")
+    assert image.size == (40, 60)
+    assert np.array_equal(np.asarray(image)[..., 0], np.rot90(deep >> 8, -1))
+
+
+def test_an_array_that_claims_to_be_larger_than_memory(tmp_path: Path) -> None:
+    import numpy as np
+
+    header = np.lib.format.header_data_from_array_1_0(np.zeros((1, 2, 2, 3), np.uint8))
+    with (tmp_path / "huge.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header | {"shape": (1 << 40, 16, 16, 3)})
+    with pytest.raises(effssl.RequestError, match="not a readable NumPy file"):
+        effssl.open_data(str(tmp_path / "huge.npy"))
+
+
+@pytest.mark.parametrize("text", ["lr: 1\nlr: 2\n", "rotation: {size: 1, size: 2}\n", "a: " + "[" * 3000 + "]" * 3000])
+def test_yaml_that_means_nothing_good(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(effssl.RequestError, match="not readable as YAML"):
+        effssl.pretrain("digits", config=tmp_path / "c.yaml", out=tmp_path / "r")
 
 
 def test_a_config_of_a_newer_version_says_so(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -268,6 +270,22 @@ def test_a_damaged_archive_is_one_place_of_several(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(cifar, "_from_site", lambda name: {})
     with pytest.raises(RequestError, match="could not be had"):
         open_data("cifar100")
+
+
+def test_an_archive_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members are read one by one into memory, whatever their names say."""
+    monkeypatch.setenv("EFFSSL_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(cifar, "_from_site", lambda name: {})
+    (tmp_path / "data").mkdir()
+    archive = tmp_path / "data" / "cifar-100-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in ("../evil.txt", f"{tmp_path}/evil.txt", "cifar-100-python/train"):
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"evil"))
+    with pytest.raises(RequestError, match="could not be had"):
+        open_data("cifar100")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [archive]
 
 
 def test_pixel_statistics_are_exact() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,14 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from effssl.data.voc import CLASSES, VocImage, fingerprint, read_voc
 from effssl.errors import RequestError, RunFailed
-from effssl.evaluation import detection
+from effssl.evaluation import detection, evaluate
 from effssl.evaluation.detection import Schedule, build_detector, evaluate_detect, train_detector, train_sides
 from effssl.evaluation.options import Detect
 from effssl.evaluation.voc import THRESHOLDS, Detections, ap_table, eleven_point_ap, voc_ap
 from effssl.network.encoders import build_encoder
 from effssl.network.loaded import LoadedEncoder
 from effssl.randomness import generator, seeded
+from effssl.run import load
 
 CAT, DOG = CLASSES.index("cat"), CLASSES.index("dog")
 QUICK = Detect(mode="finetune", schedule=3 / 144_000, short_side=48, batch=2, lr=0.005)
@@ -375,6 +376,18 @@ def test_training_finds_objects_where_they_are(thin: None, voc: Path) -> None:
     assert voc_ap(dets, [image]).ap50 == pytest.approx(100)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "timm:resnet10t", "timm:skresnet18"])
+def test_resnets_from_elsewhere(thin: None, voc: Path, name: str) -> None:
+    """timm calls the activation of the stem act1, and some of its norms hold the one that follows."""
+    encoder = load(name, weights="random", image_size=64)
+    body = detection.resnet_body(encoder.backbone).eval()
+    x = torch.rand(1, 3, 64, 64, generator=generator(0, "picture"))
+    with torch.no_grad():
+        assert torch.allclose(body(x).mean((2, 3)), encoder.backbone(x), atol=1e-4)
+    settings = asdict(QUICK) | {"schedule": 1 / 144_000, "batch": 1, "limit": 1, "mode": "frozen"}
+    assert 0 <= evaluate("detect", encoder, str(voc), **settings).value <= 100
+
+
 def test_flipping_moves_boxes_with_pixels(voc: Path) -> None:
     image = read_voc(voc, "trainval", limit=1)[0]
     plain, there = detection._example(image, False)
@@ -409,13 +422,13 @@ def test_detection_refusals(thin: None, voc: Path) -> None:
 
     def refuse(message: str, by: LoadedEncoder = encoder, **settings: object) -> None:
         with pytest.raises(RequestError, match=message):
-            evaluate_detect(by, str(voc), replace(QUICK, **settings))
+            evaluate("detect", by, str(voc), **asdict(QUICK) | settings)
 
     refuse("ResNet-like", by=make_encoder("mobilenet_v3_small"))
-    refuse("frozen or finetune", mode="thawed")
-    refuse("above 0", lr=0.0)
-    refuse("above 0", schedule=0.0)
-    refuse("proposals at least 4", proposals=0)
+    refuse("choose one of frozen, finetune", mode="thawed")
+    refuse("lr is 0.0; it must be", lr=0.0)
+    refuse("schedule is 0.0; it must be", schedule=0.0)
+    refuse("proposals is 0; it must be at least 4", proposals=0)
     refuse("at least 32", short_side=16)
     refuse("image list val.txt", train="val")
     file = voc / "VOCdevkit/VOC2007/Annotations/000003.xml"

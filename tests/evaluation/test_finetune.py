@@ -18,6 +18,7 @@ from effssl.evaluation import finetune
 from effssl.evaluation.finetune import Rates, balanced_rows, choose_labels, fine_tune
 from effssl.evaluation.linear import crops_of
 from effssl.evaluation.options import Semi
+from effssl.network import build_encoder
 from effssl.network.loaded import LoadedEncoder
 from effssl.randomness import seeded
 
@@ -45,9 +46,9 @@ def test_fine_tuning_equals_a_plain_loop(encoder: LoadedEncoder, digits: Data) -
     with torch.no_grad():
         logits = head(f(encoder.preprocess(digits.test.pixels)))
     right = logits.argsort(1, descending=True) == digits.test.labels[:, None]
-    assert got["top1"] == pytest.approx(100 * float(right[:, 0].float().mean()), abs=0.3)
-    assert got["top5"] == pytest.approx(100 * float(right[:, :5].any(1).float().mean()), abs=0.3)
-    assert got["top1"] > 20  # chance is 10
+    assert got.top1 == pytest.approx(100 * float(right[:, 0].float().mean()), abs=0.3)
+    assert got.more["top5"] == pytest.approx(100 * float(right[:, :5].any(1).float().mean()), abs=0.3)
+    assert got.top1 > 20  # chance is 10
 
 
 def test_learning_rates_fall_at_12_and_16_of_20_epochs() -> None:
@@ -113,6 +114,72 @@ def test_imagenet_lists_are_fetched_once_or_replaced_by_a_seeded_choice(
     assert chosen_names(train, choose_labels(train, Semi())[0]) == ["n01440764_2", "n01443537_7"]
     path.unlink()  # from now on the stored copy serves
     assert len(choose_labels(train, Semi())[0]) == 2
+
+
+def made_up(names: list[str]) -> FolderImages:
+    """Training images of these names; choosing labels does not open them."""
+    wnids = sorted({name.split("_")[0] for name in names})
+    labels = torch.tensor([wnids.index(name.split("_")[0]) for name in names])
+    paths = [Path("train", name.split("_")[0], name) for name in names]
+    return FolderImages(paths, torch.full((len(names), 2), 80), labels, wnids)
+
+
+def test_a_list_gives_its_own_counts_in_the_classes_that_are_there(
+    imagenet: tuple[FolderImages, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ImageNet-100 takes its part of ImageNet's list: 13 and 12 of two classes, the third is not there."""
+    listed = [f"n0144{c}_{i}.JPEG" for c, count in (("0764", 13), ("3537", 12), ("4781", 13)) for i in range(count)]
+    path = imagenet[1]
+    path.write_text("\n".join(listed))
+    monkeypatch.setitem(finetune.LISTS, 1, ("1percent.txt", hashlib.sha256(path.read_bytes()).hexdigest()))
+    train = made_up([f"n0144{c}_{i}.JPEG" for c in ("0764", "3537") for i in range(1300)])
+    rows, _ = choose_labels(train, Semi(list=str(path)))
+    assert train.labels[rows].bincount().tolist() == [13, 12]
+    assert {train.paths[i].name for i in rows.tolist()} <= set(listed)
+
+
+def test_a_list_that_does_not_fit_is_replaced_unless_it_was_asked_for(
+    imagenet: tuple[FolderImages, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    train, path = imagenet
+    monkeypatch.setenv("EFFSSL_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(finetune, "LIST_ADDRESS", (tmp_path / "nowhere").as_uri() + "/")
+    monkeypatch.setitem(finetune.LISTS, 1, ("list.txt", hashlib.sha256(path.read_bytes()).hexdigest()))
+    (tmp_path / "cache").mkdir()
+    stored = tmp_path / "cache" / "list.txt"
+    renamed = made_up(["n01440764_a.png", "n01443537_b.png"])
+    one_class = made_up(["n01440764_2.JPEG", "n01443537_b.JPEG"])
+    for images, content in ((train, b"damaged"), (renamed, path.read_bytes()), (one_class, path.read_bytes())):
+        stored.write_bytes(content)
+        assert choose_labels(images, Semi())[1] == "class-balanced choice, seed 0"
+        assert "list.txt of the SimCLR repository is not used" in capsys.readouterr().err
+    with pytest.raises(effssl.RequestError, match="none of the images that"):
+        choose_labels(renamed, Semi(list=str(path)))
+    with pytest.raises(effssl.RequestError, match=r"no training image of 1 classes, e\.g\. n01443537"):
+        choose_labels(one_class, Semi(list=str(path)))
+    with pytest.raises(effssl.RequestError, match="fits a folder of images only"):
+        choose_labels(effssl.open_data("digits").train, Semi(list=str(path)))
+
+
+def test_dropout_follows_the_seed(digits: Data) -> None:
+    about = {"image_size": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
+    with seeded(0, "test"):
+        small = build_encoder("small", 32)
+    small.backbone.avgpool = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Dropout(0.5))
+    dropping = LoadedEncoder(small, about).requires_grad_(False).eval()
+    some = digits.train.select(torch.arange(64))
+    state, values = torch.get_rng_state(), []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        values.append(fine_tune(dropping, some, digits.test, Rates(2, 32, 0.02, 0.5, seed=1)).top1)
+    assert values[0] == values[1]
+    torch.manual_seed(2)
+    fine_tune(dropping, some, digits.test, Rates(1, 32, 0.02, 0.5, seed=1))
+    assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(2).get_state())  # no trace
+    torch.set_rng_state(state)
 
 
 def test_a_diverging_fine_tuning_is_a_failed_run(encoder: LoadedEncoder, digits: Data) -> None:

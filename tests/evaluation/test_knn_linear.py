@@ -21,6 +21,7 @@ from effssl.evaluation.linear import (
     linear_accuracy,
     train_linear,
 )
+from effssl.evaluation.options import Linear
 from effssl.network.loaded import LoadedEncoder
 from effssl.randomness import generator
 
@@ -140,6 +141,44 @@ def test_schedules_of_the_published_probes(name: str) -> None:
         "simclr": [1, 1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01],
     }.get(name, [(1 + np.cos(np.pi * epoch / 100)) / 2 for epoch in (0, 59, 60, 74, 75, 80, 90, 99)])
     assert rates == pytest.approx(expected)
+
+
+def test_constants_of_the_published_probes() -> None:
+    """SPEC §4.2, row by row: rates, batch, schedule, weight decay, initialization, augmentation."""
+    steps, tenths = ((0.6, 0.75, 0.9), 0.2), ((0.6, 0.8), 0.1)
+    table = {
+        "cached": ((0.1, 0.5, 1.0, 1.5, 2.0), 512, steps, 0.0, 0.0, False),
+        "simsiam": ((30.0,), 512, None, 0.0, 0.0, True),
+        "simclr": ((1.0,), 256, tenths, 0.0, 0.0, True),
+        "swav": ((0.3,), 256, None, 1e-6, 0.01, True),
+    }
+    for name, s in SETTINGS.items():
+        schedule = (s.marks, s.factor) if s.marks else None
+        assert (s.lrs, s.batch, schedule, s.weight_decay, s.init_std, s.augmented) == table[name]
+    assert set(SETTINGS) == set(table)
+    assert Linear().epochs == 100
+
+
+def test_cosine_in_place_of_steps(encoder: LoadedEncoder, digits: Data) -> None:
+    usual = effssl.evaluate("linear", encoder, digits, epochs=4, lr=[0.5])
+    cosine = effssl.evaluate("linear", encoder, digits, epochs=4, lr=[0.5], schedule="cosine")
+    assert usual.constants["lr_decay"] == "x0.2 at 2, 3, 4"
+    assert cosine.constants["lr_decay"] == "cosine to 0"
+    assert cosine.value != usual.value
+
+
+def test_a_long_search_shows_its_progress(
+    features: tuple[Features, Features], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from effssl.evaluation import knn
+
+    train, test = features
+    seen: list[int] = []
+    nearest(test.h, train.h, 5, seen.append)
+    assert sum(seen) == len(test.h)
+    expected = knn_accuracy(train, test, 5)
+    monkeypatch.setattr(knn, "LONG", 0)
+    assert knn_accuracy(train, test, 5, text="neighbors") == expected
 
 
 def test_weight_decay_is_torchs(features: tuple[Features, Features]) -> None:

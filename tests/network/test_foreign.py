@@ -84,6 +84,70 @@ def test_names_load_the_librarys_weights_or_say_why_not(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
+    ("trained", "copy"),
+    [("module.encoder_q.", "module.encoder_k."), ("student.", "teacher."), ("backbone.", "backbone_momentum."),
+     ("online_encoder.net.", "target_encoder.net."), ("module.base_encoder.", "module.momentum_encoder.")],
+)  # fmt: skip
+def test_the_trained_network_wins_over_its_slow_copy(
+    resnet: nn.Module, photos: Tensor, tmp_path: Path, trained: str, copy: str, capsys: pytest.CaptureFixture
+) -> None:
+    state = resnet.state_dict()
+    both = {f"{copy}{key}": torch.zeros_like(value) for key, value in state.items()}
+    torch.save(both | {f"{trained}{key}": value for key, value in state.items()}, tmp_path / "w.pth")
+    encoder = effssl.load(tmp_path / "w.pth", encoder="resnet18", image_size=96)
+    assert torch.allclose(encoder(photos[:2]), theirs(resnet, photos[:2]), atol=1e-4)
+    assert f"taken: {trained}, not {copy}" in capsys.readouterr().err
+
+
+def test_online_network_state_dict_is_found(resnet: nn.Module, tmp_path: Path) -> None:
+    state = {f"encoder.{key}": value for key, value in resnet.state_dict().items()}
+    copy = {key: torch.zeros_like(value) for key, value in state.items()}
+    torch.save({"target_network_state_dict": copy, "online_network_state_dict": state}, tmp_path / "w.pth")
+    encoder = effssl.load(tmp_path / "w.pth", encoder="resnet18", image_size=96)
+    assert torch.equal(encoder.backbone.conv1.weight, resnet.conv1.weight)
+
+
+def test_random_weights_are_always_the_same_ones() -> None:
+    torch.manual_seed(1)
+    first = effssl.load("resnet18", weights="random", image_size=64)
+    torch.manual_seed(2)
+    assert effssl.load("resnet18", weights="random", image_size=64).fingerprint() == first.fingerprint()
+    assert first.about["seed"] == 0
+
+
+def test_pretrained_weights_keep_their_preprocessing(monkeypatch: pytest.MonkeyPatch, photos: Tensor) -> None:
+    """Only the download is replaced: the library's own transform and model give the same features."""
+    torch.manual_seed(0)
+    full = torchvision.models.mobilenet_v3_small(weights=None).eval()
+    state = full.state_dict()
+    weights = torchvision.models.MobileNet_V3_Small_Weights.DEFAULT
+    monkeypatch.setattr(torchvision.models._api, "load_state_dict_from_url", lambda *_, **__: state)
+    encoder = effssl.load("mobilenet_v3_small")
+    assert (encoder.size, encoder.share, encoder.filter) == (224, 224 / 256, "bilinear")
+    full.classifier[-1] = nn.Identity()
+    with torch.no_grad():
+        expected = full(weights.transforms()(photos[:2]))
+    assert torch.allclose(encoder(photos[:2]), expected, atol=0.05 * float(expected.abs().max()))
+    assert effssl.load("mobilenet_v3_small", image_size=64).size == 64
+    bicubic = foreign.preprocessing("efficientnet_b3")
+    assert (bicubic["image_size"], bicubic["share"], bicubic["filter"]) == (300, 300 / 320, "bicubic")
+    timms = foreign.preprocessing("timm:resnet10t")
+    known = timm.get_pretrained_cfg("resnet10t")
+    assert (timms["image_size"], timms["share"]) == (known.input_size[-1], known.crop_pct)
+    assert (timms["mean"], timms["std"], timms["filter"]) == (known.mean, known.std, known.interpolation)
+
+
+def test_flags_that_mean_nothing_are_refused(resnet: nn.Module, in_tmp: Path) -> None:
+    torch.save(resnet.state_dict(), "w.pth")
+    with pytest.raises(effssl.RequestError, match=r"w\.pth needs no --weights"):
+        effssl.load("w.pth", encoder="resnet18", weights="random")
+    with pytest.raises(effssl.RequestError, match="resnet18 needs no --encoder"):
+        effssl.load("resnet18", encoder="resnet18", weights="random")
+    with pytest.raises(effssl.RequestError, match="weights are default or random, not 'none'"):
+        effssl.load("resnet18", weights="none")
+
+
+@pytest.mark.parametrize(
     ("source", "encoder", "says"),
     [
         ("w.pth", "", "does not say which network it is; add --encoder"),

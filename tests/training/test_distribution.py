@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+
+import effssl
+from tests.chaos import children
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = Path(__file__).with_name("equality.py")
@@ -44,3 +49,77 @@ def test_gradients_and_weights_are_the_same_for_every_term(both: list[dict]) -> 
             assert difference < 1e-9, f"{objective}: {key} differs by {difference}"
         grads = [v.abs().max() for k, v in one[objective].items() if k.startswith("grad")]
         assert torch.stack(grads).max() > 1e-3
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+PRETRAIN = [
+    "-m", "effssl", "pretrain", "--data", "digits", "--objective", "moco+rotation", "--moco.queue", "200", "--encoder",
+    "small", "--batch-size", "64", "--subset", "512", "--resume", "auto", "--checkpoint-every", "1",
+]  # fmt: skip
+
+
+def test_one_process_becomes_two_and_their_looks_agree(tmp_path: Path) -> None:
+    """A run that one process began and two go on with, against one process all the way."""
+    common = [*PRETRAIN, "--epochs", "2"]
+    alone = start(*common, "--out", str(tmp_path / "alone"))
+    begun = start(*common, "--out", str(tmp_path / "both"))
+    while not (tmp_path / "both" / "checkpoint.pt").exists():
+        assert begun.poll() is None
+        time.sleep(0.01)
+    begun.send_signal(signal.SIGTERM)
+    begun.communicate(timeout=200)
+    assert begun.returncode == 75
+    going_on = start(*TORCHRUN, *common, "--out", str(tmp_path / "both"))
+    said, _ = going_on.communicate(timeout=300)
+    alone.communicate(timeout=200)
+    assert going_on.returncode == alone.returncode == 0, said[-2000:]
+    assert "1 processes became 2, with the same batches and views" in said
+    assert said.count("done:") == 1  # one speaks for all
+    one, two = (effssl.Run(tmp_path / name) for name in ("alone", "both"))
+    for a, b in zip(one.metrics(), two.metrics(), strict=True):
+        assert a["knn"] == pytest.approx(b["knn"], abs=1.5)  # neighbors are gathered from both
+        assert a["epoch"] == b["epoch"]
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-3)
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize("whom", ["one of two", "torchrun"])
+def test_a_lost_process_ends_the_job_within_a_minute(tmp_path: Path, whom: str) -> None:
+    running = start(*TORCHRUN, *PRETRAIN, "--epochs", "500", "--out", str(tmp_path / "r"))
+    while not (tmp_path / "r" / "checkpoint.pt").exists():
+        assert running.poll() is None
+        time.sleep(0.05)
+    processes = children(running.pid)
+    assert len(processes) == 2
+    os.kill(processes[1] if whom == "one of two" else running.pid, signal.SIGKILL)
+    lost = time.monotonic()
+    said, _ = running.communicate(timeout=100)
+    assert running.returncode != 0
+    while alive(processes) and time.monotonic() - lost < 60:
+        time.sleep(0.1)
+    assert alive(processes) == []
+    assert time.monotonic() - lost < 60
+    if whom == "one of two":
+        assert "lost contact with another one; the last checkpoint is intact, go on with --resume auto" in said
+
+
+def test_a_silent_process_is_noticed(tmp_path: Path) -> None:
+    """One that hangs is not dead for torchrun; the other one's heartbeat thread speaks up and ends it."""
+    code = (
+        "import time, torch.distributed as dist\n"
+        "from effssl import heartbeat\n"
+        "heartbeat.EVERY, heartbeat.PATIENCE = 0.05, 1.0\n"
+        "store = dist.TCPStore('127.0.0.1', 0, is_master=True)\n"
+        "with heartbeat.beating(lambda: store, 0, 2):\n"
+        "    for count in range(20):\n"
+        "        store.set('beat/1', str(count)); time.sleep(0.1)\n"
+        "    print('alive while both spoke', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    running = start("-c", code)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert said.startswith("alive while both spoke\neffssl: process 1 of 2 has been silent for 1 s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 
 import effssl
 from effssl.training import loop
-from effssl.training.checkpoint import load_checkpoint, previous, save_checkpoint
+from effssl.training.checkpoint import load_checkpoint, previous, save_checkpoint, set_aside_damaged
 from tests.chaos import ROOT, Case, ask, corrupt, full_disk, kill, lose_a_process
 
 QUICK = {"quiet": True, "encoder": "small", "batch_size": 64, "subset": 512}
@@ -121,6 +122,90 @@ def test_the_old_checkpoint_stays_until_the_new_one_is_good(tmp_path: Path, monk
     assert load_checkpoint(path) == {"number": 2}
     assert load_checkpoint(previous(path)) == {"number": 1}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.previous.pt", "checkpoint.pt"]
+
+
+def test_a_damaged_checkpoint_does_not_replace_a_good_one(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    for number in (1, 2):
+        save_checkpoint(path, {"number": number})
+    path.write_bytes(path.read_bytes()[:-1])
+    set_aside_damaged(path)
+    save_checkpoint(path, {"number": 3})
+    assert load_checkpoint(path) == {"number": 3}
+    assert load_checkpoint(previous(path)) == {"number": 1}
+    assert (tmp_path / "checkpoint.damaged.pt").exists()
+    set_aside_damaged(path)
+    assert load_checkpoint(path) == {"number": 3}  # a good one stays
+
+
+def test_a_checkpoint_is_there_at_every_moment_of_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen, real = tmp_path / "checkpoint.pt", [], os.replace
+    save_checkpoint(path, {"number": 1})
+
+    def watched(source: Path, target: Path) -> None:
+        seen.append(load_checkpoint(path))
+        real(source, target)
+        seen.append(load_checkpoint(path))
+
+    monkeypatch.setattr(os, "replace", watched)
+    save_checkpoint(path, {"number": 2})
+    assert [state["number"] for state in seen] == [1, 1, 1, 2]
+
+
+def test_half_written_files_of_a_killed_run_are_swept(tmp_path: Path) -> None:
+    left = tmp_path / "r" / ".checkpoint.pt.12345.beside"
+    effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
+    (tmp_path / "r" / "encoder.safetensors").unlink()
+    left.write_bytes(b"half")
+    assert effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", resume="auto", **QUICK).finished
+    assert not left.exists()
+
+
+def test_a_restarted_job_leaves_the_run_of_another_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun starts a job again that was refused; the second attempt must be refused, too."""
+    run = effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK).finished  # begun by this process
+    lock = (run.folder / "lock").read_text()
+    (run.folder / "lock").write_text(lock.replace(f"started by {os.getppid()}", "started by 1"))
+    with pytest.raises(effssl.RequestError, match="exists and is finished"):
+        effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_no_half_run(tmp_path: Path) -> None:
+    def tiny_files_only() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    command = [sys.executable, "-m", "effssl", "pretrain", "--data", "digits", "--subset", "128", "--epochs", "1"]
+    command += ["--batch-size", "64", "--out", "r", "--resume", "auto"]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    starved = subprocess.run(
+        command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=tiny_files_only, check=False
+    )
+    assert starved.returncode == 2
+    assert starved.stderr.strip().endswith("cannot be made: File too large")
+    assert list((tmp_path / "r").iterdir()) == []
+    reader, writer = os.pipe()
+    os.close(reader)  # nobody reads what it says, which is no reason to stop
+    done = subprocess.run(command, cwd=tmp_path, env=env, stdout=writer, stderr=writer, check=False)
+    os.close(writer)
+    assert effssl.Run(tmp_path / "r").finished
+    assert done.returncode == 0
+
+
+def test_a_signal_before_training_ends_it_with_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from effssl.training import health
+
+    def asked(self, network):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        raise AssertionError("still running")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(health.Monitor, "look", asked)
+        with pytest.raises(effssl.Stopped, match="SIGUSR1: stopped before training began"):
+            effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
+    assert effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", resume="auto", **QUICK).finished
 
 
 class _Evil:

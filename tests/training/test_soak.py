@@ -64,13 +64,13 @@ def state(pid: str) -> str:
         return ""
 
 
-def shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_", "sem."))}
+def shared_memory(pids: list[str]) -> list[str]:
+    """Files in shared memory that carry the numbers of these processes."""
+    return [name for name in os.listdir("/dev/shm") for pid in pids if name.startswith(f"torch_{pid}_")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_its_run(album: Path, tmp_path: Path, number: signal.Signals) -> None:
-    before = shared_memory()
     command = [
         sys.executable,
         "-m",
@@ -96,11 +96,12 @@ def test_no_worker_outlives_its_run(album: Path, tmp_path: Path, number: signal.
         found = subprocess.run(["pgrep", "-s", str(running.pid)], capture_output=True, text=True, check=False)
         return [pid for pid in found.stdout.split() if state(pid) not in ("", "Z")]  # the dead may await burial
 
-    assert alive()
-    running.send_signal(number)
-    running.wait(timeout=100)
+    pids = alive()
+    assert pids
+    os.killpg(running.pid, number) if number == signal.SIGTERM else running.send_signal(number)
+    assert running.wait(timeout=100) == (75 if number == signal.SIGTERM else -number)
     deadline = time.monotonic() + 30  # workers look for their parent every few seconds
     while alive() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert alive() == []
-    assert shared_memory() <= before
+    assert shared_memory(pids) == []
