@@ -148,7 +148,18 @@ def _two(kind: str, metric: str, first: str = "train") -> Callable[..., Transfer
 
 
 def _cars(root: Path, download: bool, seed: int) -> TransferSet:
-    train, test = _parts("StanfordCars", root, False, "train", "test")  # its download address is gone
+    """The authors' files as torchvision reads them, or, as most copies come, train/ and test/ of class folders."""
+    folder = root / "stanford_cars"
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
+        data = load_folder(folder, "folders")
+        assert data.test is not None
+        return TransferSet(data.train, None, data.test, split="train/ and test/ of the folder")
+    if not (folder / "devkit").is_dir():
+        raise RequestError(
+            f"cars is not ready: its authors' address is gone. Put a copy into {folder}: devkit/, cars_train/ and "
+            "cars_test/ as the authors had it, or train/ and test/ with a folder per class"
+        )
+    train, test = _parts("StanfordCars", root, False, "train", "test")
     return TransferSet(train, None, test)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -101,18 +102,23 @@ def _load_pretrained(name: str, built: Encoder, size: int) -> None:
 
             sizes: dict[str, Any] = {"img_size": size} if "vit" in name else {}
             given = timm.create_model(name.removeprefix("timm:"), pretrained=True, num_classes=0, **sizes)
+            state = given.state_dict()
         else:
             from torchvision import models
 
-            given = models.get_model(name, weights="DEFAULT")
+            # Not by the model's constructor, which would unpickle whatever lies in the cache under that name.
+            known = models.get_model_weights(name)["DEFAULT"]
+            state = known.get_state_dict(progress=True, check_hash=True, weights_only=True)
+    except pickle.UnpicklingError:
+        raise RequestError(f"the cached weights of {name} hold more than weights: they could run code") from None
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RequestError(
             f"the pretrained weights of {name} cannot be had ({reason}); give a weight file with --encoder {name}, "
             "or use --weights random"
         ) from None
-    fill(built.backbone, given.state_dict(), name)
-    if getattr(given, "transform_input", False):  # GoogLeNet and Inception renormalize by themselves
+    fill(built.backbone, state, name)
+    if name in ("googlenet", "inception_v3"):  # with these weights they renormalize by themselves
         built.backbone.transform_input = True  # type: ignore[assignment]
 
 

@@ -317,3 +317,17 @@ def test_squares_equal_the_folder_path(tmp_path: Path, encoder: LoadedEncoder) -
     plain = effssl.evaluation.extract(seen, folder).h.numpy()
     assert np.abs(streamed - plain).max() < 0.02 * np.abs(plain).max()
     assert torch.is_tensor(folder.sizes)
+
+
+def test_cars_as_class_folders(encoder: LoadedEncoder, tmp_path: Path) -> None:
+    with pytest.raises(effssl.RequestError, match="authors' address is gone"):
+        effssl.evaluate("transfer", encoder, str(tmp_path), sets="cars")
+    photo = Image.fromarray(load_sample_image("flower.jpg"))
+    for part, count in (("train", 6), ("test", 2)):
+        for k, name in enumerate(("Audi TT", "Fiat 500")):
+            folder = tmp_path / "stanford_cars" / part / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                photo.crop((200 * k + 9 * i, 9 * i, 200 * k + 9 * i + 120, 9 * i + 90)).save(folder / f"{i}.jpg")
+    score = effssl.evaluate("transfer", encoder, str(tmp_path), sets="cars", grid=3)
+    assert score.constants["sets"]["cars"]["split"] == "train/ and test/ of the folder"

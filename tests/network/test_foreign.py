@@ -180,3 +180,17 @@ def test_a_file_that_would_run_code_is_refused(in_tmp: Path) -> None:
     with pytest.raises(effssl.RequestError, match=r"could run code|not a file of weights"):
         foreign.read_weights(Path("plain.pt"))
     assert not Path("owned").exists()
+
+
+def test_cached_weights_of_a_library_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / "owned",))
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    torch.save({"conv1.weight": Evil()}, folder / "resnet18-f37072fd.pth")  # the name torchvision looks for
+    with pytest.raises(effssl.RequestError, match="could run code"):
+        effssl.load("resnet18")
+    assert not (tmp_path / "owned").exists()
