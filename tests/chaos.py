@@ -64,11 +64,10 @@ class Case:
     def start(self, out: Path, *more: str, torchrun: tuple[str, ...] = (), prepare: Callable | None = None):
         """Start or resume the run in a process group of its own."""
         many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), *torchrun]
+        many += ["--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1"]  # what torchrun hands on; it does not know SIGUSR1
         launch = [sys.executable, *(many if self.processes > 1 else []), "-m", "effssl", "pretrain", *SETTINGS]
         args = ["--objective", self.objective, *OBJECTIVES[self.objective], "--checkpoint-every", "1"]
-        # torchrun hands on the signals it is told to know; SIGUSR1 is not among those it knows by itself.
-        known = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGUSR1"}
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | known
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
             [*launch, *args, "--out", str(out), "--resume", "auto", *more], env=env, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=prepare,
