@@ -155,6 +155,10 @@ class Objective(nn.Module):
         own = next((n.own for n in each if n.own is not None), None)
         return Needs(max(n.large for n in each), any(n.small for n in each), any(n.clean for n in each), own)
 
+    def present(self, views: Views) -> str:
+        """The terms that take part in a step."""
+        return "+".join(name for name, term in self.items() if term.presence(views) > 0)
+
     def outcomes(self, views: Views) -> dict[str, Outcome]:
         """Loss and figures of every term that takes part in a step."""
         step = Step(self.network, views, self.joint_pass, self.autocast)

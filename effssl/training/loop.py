@@ -51,7 +51,8 @@ class Position:
     step: int = 0  # batches of this epoch that are done
     updates: int = 0  # optimizer steps really taken
     seconds: float = 0.0  # spent in training steps, looks excluded
-    flops: int = 0  # of one step, counted
+    flops: int = 0  # of all steps so far
+    costs: dict[str, int] = field(default_factory=dict)  # counted flops of one step, by the terms that took part
     looks: list[dict[str, Any]] = field(default_factory=list)
     sums: dict[str, Tensor] = field(default_factory=dict)  # figures of this epoch, added up
     counts: dict[str, int] = field(default_factory=dict)  # steps that had each of them: a term may sit out some
@@ -132,10 +133,18 @@ class Trainer:
         return self.scaler.get_scale() >= before
 
     def counted_step(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        """The first step of a run is counted, not estimated: forward and backward of every pass of every term."""
-        with FlopCounterMode(display=False) as counter:
+        """A step whose cost is counted, not estimated: forward and backward of every pass of every term.
+
+        Steps with the same terms cost the same, so the first of each kind is enough.
+        """
+        kind, costs = self.objective.present(views), self.position.costs
+        if kind in costs:
             result = self.step(views)
-        self.position.flops = counter.get_total_flops() * world()
+        else:
+            with FlopCounterMode(display=False) as counter:
+                result = self.step(views)
+            costs[kind] = counter.get_total_flops() * world()
+        self.position.flops += costs[kind]
         return result
 
     def state(self) -> dict[str, Any]:
@@ -218,7 +227,7 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
         while at.epoch < config.epochs:
             started, first = time.perf_counter(), at.step
             for views in loader.epoch(at.epoch, first):
-                loss, metrics = trainer.step(views) if at.flops else trainer.counted_step(views)
+                loss, metrics = trainer.counted_step(views)
                 at.step += 1
                 for name, value in {"loss": loss, **metrics}.items():
                     value = value.to(exact)
@@ -246,7 +255,7 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
 
             steps = at.epoch * loader.steps
             line: dict[str, Any] = {"epoch": at.epoch, "step": steps, "images": steps * config.batch_size}
-            line |= {"lr": lr, "seconds": round(at.seconds, 3), "flops": at.flops * steps}
+            line |= {"lr": lr, "seconds": round(at.seconds, 3), "flops": at.flops}
             sums = mean_over_processes(at.sums)
             line |= {name: round(float(value) / at.counts[name], 6) for name, value in sums.items()}
             at.step, at.sums, at.counts = 0, {}, {}

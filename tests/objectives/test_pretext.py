@@ -125,6 +125,11 @@ def test_a_run_whose_task_sits_out_steps_is_logged_and_resumed_to_the_bit(tmp_pa
     assert again.encoder_path.read_bytes() == whole.encoder_path.read_bytes()
     for a, b in zip(whole.metrics(), again.metrics(), strict=True):
         assert a | {"seconds": 0} == b | {"seconds": 0}
+    plain = effssl.pretrain("digits", "byol", out=tmp_path / "plain", **settings)
+    every = effssl.pretrain("digits", "byol+rotation", out=tmp_path / "every", rotation={"share": 0.5}, **settings)
+    costs = [run.metrics()[-1]["flops"] for run in (plain, whole, every)]
+    with_task = sum(step % 3 == 0 and step < 0.8 * 16 for step in range(16)) / 16
+    assert (costs[1] - costs[0]) / (costs[2] - costs[0]) == pytest.approx(with_task)  # only steps with the task cost it
     assert whole.metrics()[1]["loss/rotation"] == pytest.approx(math.log(4), abs=0.5)  # the mean of steps that had it
 
 
