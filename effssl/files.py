@@ -33,7 +33,7 @@ def written_beside(path: Path, content: str | bytes, new: bool = False) -> Itera
             os.fsync(file.fileno())
         yield
         if new:
-            os.link(beside, path)  # unlike renaming, this fails if somebody was faster
+            _link(beside, path)  # unlike renaming, this fails if somebody was faster
         else:
             os.replace(beside, path)
         folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut, too
@@ -49,8 +49,20 @@ def keep_copy(path: Path, copy: Path) -> None:
     """Give a file a second name, in place of what had it; the file itself is there all the time."""
     beside = copy.with_name(f".{copy.name}.{os.getpid()}{BESIDE}")
     beside.unlink(missing_ok=True)
-    os.link(path, beside)
+    _link(path, beside)
     os.replace(beside, copy)
+
+
+def _link(path: Path, name: Path) -> None:
+    """A second name for a file, which must be free; a copy where the file system knows no second names."""
+    try:
+        os.link(path, name)
+    except FileExistsError:
+        raise
+    except OSError:
+        with name.open("xb") as file:
+            file.write(path.read_bytes())
+            os.fsync(file.fileno())
 
 
 def sweep(folder: Path) -> None:

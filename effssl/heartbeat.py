@@ -32,8 +32,11 @@ def beating(connect: Callable[[], dist.Store], rank: int, world: int) -> Iterato
 
 def _beat(store: dist.Store, rank: int, world: int, over: threading.Event) -> None:
     heard = dict.fromkeys(range(world), ("", time.monotonic()))  # what each said last, and when that was new
-    count = 0
+    count, last = 0, time.monotonic()
     while not over.wait(EVERY):
+        if time.monotonic() - last > PATIENCE / 2:  # this process itself was stopped: others may have been, too
+            heard = dict.fromkeys(heard, ("", time.monotonic()))
+        last = time.monotonic()
         try:
             count += 1
             store.set(f"beat/{rank}", str(count))

@@ -113,8 +113,8 @@ def _execute(
     barrier()  # all have looked at the folder before it is made
     if run is None and rank() == 0:
         run = Run.create(folder, plan.config)
-        if isinstance(opened.train, FolderImages):
-            write_list(opened.train, listed)
+    if rank() == 0 and isinstance(opened.train, FolderImages) and not listed.is_file():
+        write_list(opened.train, listed)
     barrier()
     run = run or Run(folder)
     for note in plan.notes:

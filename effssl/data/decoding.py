@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from effssl.data.sets import FolderImages
 from effssl.processes import die_with_parent
 from effssl.progress import say
 
+FORK = "fork" if sys.platform == "linux" else None  # workers are children of the run, whose end they share
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -103,6 +105,7 @@ def decoded(
     """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
     loader: DataLoader = DataLoader(
         files,
+        multiprocessing_context=FORK if workers else None,
         batch_sampler=_Plan(plan),
         num_workers=workers,
         collate_fn=_collate,

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from effssl.data.sets import ArrayImages, Data, FolderImages, Images
-from effssl.errors import RequestError
+from effssl.errors import RequestError, Stopped
 from effssl.files import write_atomically
 from effssl.progress import counter, say
 
@@ -141,11 +141,11 @@ def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> 
 
 def write_list(images: FolderImages, path: Path) -> None:
     """Store which files a run is trained on: it goes on with the same ones, whatever happens to the folder."""
-    names = np.array([os.fsencode(file) for file in images.paths])
+    names = np.array([os.fsencode(os.path.abspath(file)) for file in images.paths])  # a run may go on from elsewhere
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy()}
     if images.labels is not None:
-        arrays["labels"] = images.labels.numpy()
+        arrays |= {"labels": images.labels.numpy(), "classes": np.array([os.fsencode(c) for c in images.classes])}
     np.savez_compressed(buffer, **arrays)
     write_atomically(path, buffer.getvalue())
 
@@ -158,12 +158,18 @@ def as_listed(images: FolderImages, path: Path) -> FolderImages:
         paths = [Path(os.fsdecode(name)) for name in stored["names"].tolist()]
         sizes = torch.from_numpy(stored["sizes"])
         labels = torch.from_numpy(stored["labels"]) if "labels" in stored else None
+        classes = [os.fsdecode(name) for name in stored["classes"].tolist()] if "classes" in stored else []
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RequestError(f"{path}, the list of the run's images, cannot be read: {error}") from None
-    gone, new = len(set(paths) - set(images.paths)), len(set(images.paths) - set(paths))
+    if classes != images.classes:
+        raise RequestError(
+            f"the classes of the images have changed since the run began, which {path.parent} cannot follow"
+        )
+    there = {Path(os.path.abspath(file)) for file in images.paths}
+    gone, new = len(set(paths) - there), len(there - set(paths))
     if gone or new:
         say(f"the folder has changed since the run began: {gone} images are gone and left out, {new} new are not used")
-    return FolderImages(paths, sizes, labels, images.classes)
+    return FolderImages(paths, sizes, labels, classes)
 
 
 def _displayed_size(path: Path) -> tuple[int, int] | None:
@@ -200,7 +206,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
             raise OSError("not a file")  # a pipe would keep us waiting forever
         with Image.open(path) as image:
             yield image
-    except OSError:
+    except (OSError, Stopped):
         raise
     except Exception as error:  # damaged bytes make decoders raise anything: ValueError, SyntaxError, struct.error …
         raise OSError(f"{type(error).__name__}: {error}") from None

@@ -48,7 +48,7 @@ class Kind:
 
 def kinds_of_views(needs: Needs, config: Augment, size: int) -> list[Kind]:
     """What has to be made of each image; the name also names the random stream, so no kind disturbs another."""
-    kinds = [Kind("view", needs.large, config, size)]
+    kinds = [Kind("view", needs.large, config, size)] if needs.large else []
     if needs.small and config.small:
         kinds.append(Kind("small", config.small, replace(config, scale=config.small_scale, pad=0), config.small_size))
     if needs.own is not None:
@@ -203,13 +203,13 @@ class ViewLoader:
             done = [augment.recolor(kind.config, x, d, self.compiled) for x, d in zip(views, of_kind, strict=True)]
             made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in done]
         angle = None
-        if self.config.rotate:
+        if self.config.rotate and "view" in made:
             g = generator(self.seed, "turns", step)
             turns = torch.randint(4, (len(made["view"]), self.batch_size), generator=g)[:, self.rows]
             made["view"] = [rotate_quarters(view, t) for view, t in zip(made["view"], turns, strict=True)]
             angle = turns.reshape(-1)
         return Views(
-            made["view"],
+            made.get("view", []),
             rows,
             small=made.get("small", []),
             own=made.get("own", []),

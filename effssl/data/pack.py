@@ -27,11 +27,11 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from effssl.data import open_data
-from effssl.data.decoding import MARGIN, begin_worker, started
+from effssl.data.decoding import FORK, MARGIN, begin_worker, started
 from effssl.data.folder import decode
 from effssl.data.sets import Data, FolderImages, PackedImages, is_pack
 from effssl.errors import RequestError, RunFailed
-from effssl.files import locked, write_atomically
+from effssl.files import locked, sweep, write_atomically
 from effssl.progress import counter, say
 
 FORMAT = "effssl pack 1"
@@ -90,8 +90,12 @@ def write_pack(data: Data, root: Path, out: Path, short_side: int, workers: int)
         raise RequestError(f"{data.name} is small enough to be kept in memory; there is nothing to pack")
     if (out / "pack.json").is_file():
         raise RequestError(f"the pack {out} is finished; choose another --out, or check it with effssl pack {out}")
-    if out.exists() and not is_pack(out) and (not out.is_dir() or any(out.iterdir())):
+    left = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if (out.exists() and not out.is_dir()) or (not is_pack(out) and left - {"lock"}):
         raise RequestError(f"{out} exists and is not a pack; choose another --out")
+    if data.unreadable:
+        shown = ", ".join(data.unreadable[:5]) + (" …" if len(data.unreadable) > 5 else "")
+        say(f"files that cannot be read and are left out ({len(data.unreadable)}): {shown}")
     folders = {name: part for name, part in images.items() if isinstance(part, FolderImages)}
     plan = {
         "format": FORMAT, "short_side": short_side,
@@ -99,6 +103,9 @@ def write_pack(data: Data, root: Path, out: Path, short_side: int, workers: int)
     }  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / "lock", f"{out} is being packed", "choose another --out"):
+        if (out / "pack.json").is_file():
+            raise RequestError(f"the pack {out} was finished by another process meanwhile")
+        sweep(out)
         kept = out / "plan.json"
         if not kept.is_file():
             write_atomically(kept, json.dumps(plan))
@@ -143,6 +150,7 @@ class _Whole(Dataset):
 
 def _write_pixels(out: Path, images: _Whole, workers: int) -> np.ndarray:
     """Append the pixels of all images, from where an earlier attempt stopped; their records."""
+    workers = (os.cpu_count() or 1) if workers < 0 else workers
     if (out / "pixels.bin").exists():  # stopped between its last two lines
         os.replace(out / "pixels.bin", out / "pixels.part")
     with (out / "pixels.part").open("ab") as pixels, (out / "index.part").open("ab") as index:
@@ -154,8 +162,9 @@ def _write_pixels(out: Path, images: _Whole, workers: int) -> np.ndarray:
             images,
             sampler=range(first, len(images.paths)),
             batch_size=TOGETHER,
-            num_workers=(os.cpu_count() or 1) if workers < 0 else workers,
+            num_workers=workers,
             collate_fn=list,
+            multiprocessing_context=FORK if workers else None,
             worker_init_fn=partial(begin_worker, parent=os.getpid()),
         )
         with counter("packing images", len(images.paths)) as advance:

@@ -110,7 +110,8 @@ Images = ArrayImages | FolderImages | PackedImages
 
 def is_pack(folder: Path) -> bool:
     """Whether a folder is one that `effssl pack` made or began."""
-    return (folder / "pack.json").is_file() or (folder / "plan.json").is_file()
+    files = [folder / name for name in ("pack.json", "plan.json")]
+    return any(file.is_file() and b"effssl pack" in file.read_bytes()[:200] for file in files)
 
 
 def _rows(labels: Tensor | None, index: Tensor) -> Tensor | None:

@@ -28,6 +28,7 @@ class Setting:
     alone: bool = False  # no term of the objective compares views of an image
     image_size: int = 32
     batch_size: int = 128
+    together: int = 128  # images of a batch that one process computes at a time
     steps_per_epoch: int = 1
     total_steps: int = 1
     labels: Tensor | None = None  # of all training images, on the CPU

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from effssl.augment.crop import resize
 from effssl.augment.rotate import rotate
 from effssl.data.views import Needs, Own, Views
-from effssl.distribution import gather, world
+from effssl.distribution import gather
 from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.network.encoders import refused
@@ -51,6 +51,8 @@ class Rotation(Pretext):
             raise RequestError("rotation.views given takes the views as they are, without scale or share")
         if options.share < 1 and options.form != "ce":
             raise RequestError("rotation.share goes with form ce")
+        if int(setting.together * options.share) < 2:
+            raise RequestError(f"rotation.share {options.share:g} of {setting.together} images leaves fewer than two")
         if self.mode == "given" and (options.angles != QUARTERS or options.noise or options.form == "cosine"):
             raise RequestError("rotation.views given takes quarter turns as they are, without noise or form cosine")
         stages = network.stages()
@@ -152,7 +154,8 @@ class Rotation(Pretext):
             everywhere = int(step.views.total * self.options.share + 1e-9) * (
                 len(labels) // len(self._chosen(step.views))
             )
-            loss = loss * (len(labels) * world() / everywhere)
+            parts = step.views.total / len(step.views.index)  # processes, times the parts of a batch computed in turn
+            loss = loss * (len(labels) * parts / everywhere)
         return Outcome(loss, {"rotation_accuracy": right})
 
     def _cosine(self, step: Step, features: Tensor, labels: Tensor) -> Tensor:

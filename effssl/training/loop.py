@@ -297,6 +297,7 @@ def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -
         alone=not plan.instance,
         image_size=config.image_size,
         batch_size=config.batch_size,
+        together=config.batch_size // (world() * config.accumulate),
         steps_per_epoch=len(data.train) // config.batch_size if data else 1,
         total_steps=config.epochs * (len(data.train) // config.batch_size) if data else 1,
         labels=data.train.labels if data else None,

@@ -20,7 +20,7 @@ from sklearn.datasets import load_sample_image
 import effssl
 from effssl.augment.crop import center_boxes
 from effssl.config import Augment
-from effssl.data import PackedImages, open_data
+from effssl.data import FolderImages, PackedImages, open_data
 from effssl.data.loader import ViewLoader, ahead, clean_batches
 from effssl.data.pack import check_pack
 from effssl.data.views import Needs
@@ -180,6 +180,11 @@ def test_refusals(album: Path, tmp_path: Path) -> None:
         effssl.pack(tmp_path / "nowhere")
     with pytest.raises(effssl.RequestError, match="lies inside"):
         effssl.pack(album, album / "inside")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "lock").touch()  # all that a packing leaves that is killed at once
+    effssl.pack(album, tmp_path / "begun", workers=0)
+    (album / "plan.json").write_text("{}")  # a folder of images may hold any other file
+    assert isinstance(open_data(str(album)).train, FolderImages)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("dear")
     with pytest.raises(effssl.RequestError, match="not a pack"):

@@ -47,6 +47,28 @@ def test_shares_of_two_processes_are_the_share_of_the_batch() -> None:
     assert len(whole) == 9
 
 
+def test_parts_of_a_batch_add_up_to_the_share_of_it(tiny_photos: Tensor) -> None:
+    """Computed in parts, the rotated share weighs what it weighs in one go (eval mode: no batch statistics)."""
+    data, losses = Data("photos", ArrayImages(tiny_photos)), []
+    for parts in (1, 2):
+        settings = plan("byol+rotation", rotation={"share": 0.25}, accumulate=parts)
+        trainer = loop.Trainer(settings, data, torch.device("cpu"))
+        trainer.objective.eval()
+        views = next(trainer.loader.epoch(0)).parts(parts)
+        losses.append(sum(float(trainer.objective.outcomes(part)["rotation"].loss) for part in views) / parts)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+@pytest.mark.parametrize(("objective", "flags"), [
+    ("rotation", {"rotation": {"scale": [0.5, 1.0], "size": 0}}), ("jigsaw", {"image_size": 64}),
+])  # fmt: skip
+def test_a_task_alone_that_reads_none_of_the_usual_views(objective: str, flags: dict, tiny_photos: Tensor) -> None:
+    trainer = loop.Trainer(plan(objective, **flags), Data("photos", ArrayImages(tiny_photos)), torch.device("cpu"))
+    views = next(trainer.loader.epoch(0))
+    assert views.large == []
+    assert torch.isfinite(trainer.step(views)[0])
+
+
 def test_every_second_step_until_half_of_the_run(tiny_photos: Tensor) -> None:
     objective = make("byol+rotation", rotation={"every": 2, "until": 0.5})
     objective.terms["rotation"].total_steps = 8
@@ -137,6 +159,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     for message, objective, options in (
         ("stands alone", "rotation", {"every": 2}),
         ("0 0", "byol+rotation", {"scale": [0.9, 0.5]}),
+        ("leaves fewer than two", "byol+rotation", {"share": 0.05}),
         ("form ce", "byol+rotation", {"share": 0.5, "form": "supcon"}),
         ("needs a ResNet", "byol+rotation", {"on": "block2", "shared": 2}),
     ):
