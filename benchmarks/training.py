@@ -21,10 +21,11 @@ from effssl.recipes import resolve
 from effssl.training.loop import Trainer
 
 SMALL = {"image_size": 32}
+BATCH = {"batch_size": 128, "lr": 0.2}
 LARGE = {"encoder": "resnet18", "image_size": 128, "stem": "large", "batch_size": 32, "lr": 0.1}
 CASES = {
-    "small encoder, byol, in memory": ("byol", {"recipe": "cpu-byol"} | SMALL, 16, "memory"),
-    "small encoder, byol+rotation, in memory": ("byol+rotation", {"recipe": "cpu-byol"} | SMALL, 16, "memory"),
+    "small encoder, byol, in memory": ("byol", {"recipe": "cpu-byol"} | BATCH | SMALL, 4, "memory"),
+    "small encoder, byol+rotation, in memory": ("byol+rotation", {"recipe": "cpu-byol"} | BATCH | SMALL, 4, "memory"),
     "ResNet-18 at 32 px, byol, in memory": ("byol", {"recipe": "cifar10-byol", "batch_size": 32} | SMALL, 4, "memory"),
     "ResNet-18 at 128 px, byol, packed": ("byol", {"recipe": "images-byol"} | LARGE, 2, "pack"),
     "ResNet-18 at 128 px, byol, JPEG files": ("byol", {"recipe": "images-byol"} | LARGE, 2, "files"),
@@ -32,8 +33,11 @@ CASES = {
 
 
 def measure(repeats: int, photos: str = "") -> dict[str, dict[str, float]]:
-    """Share of the limit per case; a repeat is an epoch of a few steps."""
-    return {name: _measure(*case, repeats, photos) for name, case in CASES.items()}
+    """Share of the limit per case; a repeat is an epoch of a few steps, and quick steps are repeated more often."""
+    return {
+        name: _measure(*case, repeats * 4 if name.startswith("small") else repeats, photos)
+        for name, case in CASES.items()
+    }
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import dataclasses
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +19,13 @@ from typing import Any, Literal
 from effssl.config import Config
 from effssl.errors import RequestError, RunFailed, Stopped, did_you_mean
 
+STARTED = time.monotonic()  # about when the command was given: a time budget counts from here
 VERBS = {
     "pretrain": "train an encoder on images without labels",
     "eval": "measure an encoder: effssl eval WHAT RUN (knn, linear, transfer, …)",
     "pack": "decode a folder of images once, so that training need not: effssl pack FOLDER",
+    "sweep": "try settings by their validation kNN: effssl sweep … --over lr=0.1,0.2 rotation.weight=0.1,0.4",
+    "study": "the paper's experiments: effssl study list, effssl study run E06 --scale smoke",
     "saliency": "maps for crops that show what an image is about: effssl saliency RUN --out maps.npz",
     "recipes": "list the recipes, or show one: effssl recipes [NAME]",
 }
@@ -55,7 +60,7 @@ class Pretrain(Config):
     """show nothing but problems"""
 
 
-NOT_SETTINGS = ("out", "resume", "config", "quiet")
+NOT_SETTINGS = ("out", "resume", "config", "quiet", "over", "search", "trials", "jobs", "prune")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -95,7 +100,8 @@ def _dispatch(args: list[str]) -> None:
     verb, rest = args[0], args[1:]
     if verb not in VERBS:
         raise RequestError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}; verbs: {', '.join(VERBS)}")
-    {"pretrain": _pretrain, "eval": _eval, "pack": _pack, "saliency": _saliency, "recipes": _recipes}[verb](rest)
+    verbs = {"pretrain": _pretrain, "eval": _eval, "pack": _pack, "study": _study, "sweep": _sweep}
+    (verbs | {"saliency": _saliency, "recipes": _recipes})[verb](rest)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -108,7 +114,9 @@ def _pretrain(args: list[str]) -> None:
     parsed = tyro.cli(Pretrain, args=args, default=_defaults(args), prog="effssl pretrain")
     from effssl.pretraining import execute
 
-    run = execute(given(parsed, args), parsed.out or None, parsed.resume, parsed.config or None, parsed.quiet)
+    said = given(parsed, args)
+    started = STARTED if args == sys.argv[2:] else None  # called from Python, the command begins now
+    run = execute(said, parsed.out or None, parsed.resume, parsed.config or None, parsed.quiet, started)
     if not parsed.quiet and os.environ.get("RANK", "0") == "0":
         measurable = "knn" in run.metrics()[-1]
         use = f"effssl eval knn {run.folder}" if measurable else f'encoder = effssl.load("{run.folder}") in Python'
@@ -276,6 +284,122 @@ def pack(
     counts = [len(part) for part in (data.train, data.test, data.held_out) if part is not None]
     size = (made / "pixels.bin").stat().st_size
     print(f"{made}: {' + '.join(map(str, counts))} images, {size / 1e6:,.0f} MB   next: effssl pretrain --data {made}")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# sweep and study
+
+
+@dataclass(frozen=True)
+class Sweep(Pretrain):
+    """Try settings in short runs and compare them by kNN on validation images; test images are never looked at."""
+
+    over: tuple[str, ...] = ()
+    """settings and what to try: lr=0.1,0.2 (values), lr=0.05:1 or lr=0.05:1:log (ranges, for optuna)"""
+    search: Literal["grid", "optuna"] = "grid"
+    trials: int = 20
+    """how many settings optuna tries"""
+    jobs: int = 2
+    """runs of a grid at a time"""
+    prune: bool = True
+    """end trials early that are behind the median of the others"""
+
+
+def _sweep(args: list[str]) -> None:
+    import tyro
+
+    parsed = tyro.cli(Sweep, args=args, prog="effssl sweep")
+    from effssl.sweep import parse_range, run_sweep, show
+
+    if not parsed.over:
+        raise RequestError("say what to try, e.g. --over lr=0.1,0.2 rotation.weight=0.1,0.4")
+    if parsed.jobs < 1 or parsed.trials < 1:
+        raise RequestError("--jobs and --trials are at least 1")
+    out, ranges = Path(parsed.out or "sweeps/first"), [parse_range(text) for text in parsed.over]
+    trials = run_sweep(given(parsed, args), ranges, out, parsed.search, parsed.trials, parsed.jobs, parsed.prune)
+    show(trials, out)
+
+
+def _study(args: list[str]) -> None:
+    import tyro
+
+    what, rest = (args[0], args[1:]) if args else ("", [])
+    verbs: dict[str, Callable[..., None]] = {"list": study_list, "run": study_run, "show": study_show}
+    if what in ("", "-h", "--help"):
+        print("usage: effssl study list | effssl study run NAME [options] | effssl study show NAME")
+        return
+    if what not in verbs:
+        raise RequestError(f"unknown {what!r}{did_you_mean(what, verbs)}; use effssl study list, run or show")
+    tyro.cli(verbs[what], args=rest, prog=f"effssl study {what}")
+
+
+def study_list() -> None:
+    """All studies: tables and figures of the paper."""
+    from effssl.progress import table
+    from effssl.studies import load, names
+
+    rows = [(s.name, s.title, s.source, s.data, str(len(s.arms)), ", ".join(s.measures)) for s in map(load, names())]
+    table("studies", ("", "", "in the paper", "data", "arms", "measures"), rows)
+
+
+def study_run(
+    name: str,
+    /,
+    scale: Literal["smoke", "cpu", "paper"] = "cpu",
+    seeds: int = 1,
+    jobs: int = 2,
+    out: str = "studies",
+    images: str = "",
+    voc: str = "",
+    sets: str = "",
+    maps: str = "",
+) -> None:
+    """Run a study's arms, as far as they are not there yet, and write table, claims and figure.
+
+    Args:
+        name: E01 … E20
+        scale: smoke takes seconds per arm, cpu minutes, paper is the published setting
+        seeds: runs per arm
+        jobs: runs at a time; 0 runs them one after another in this process
+        out: folder for runs and results
+        images: folder of photographs with train/ and val/, where the study needs one: Imagenette, or ImageNet itself
+        voc: folder in VOC layout, for detection
+        sets: labelled sets for transfer, comma-separated folders or names
+        maps: saliency maps, for E02
+    """
+    from effssl.studies import load
+    from effssl.studies.report import print_results, write
+    from effssl.studies.runner import Sources, run_study
+
+    if seeds < 1 or jobs < 0:
+        raise RequestError("--seeds is at least 1 and --jobs at least 0")
+    study, folder = load(name), Path(out)
+    outcomes = run_study(study, scale, seeds, jobs, folder, Sources(images, voc, sets, maps))
+    command = f"effssl study run {study.name} --scale {scale} --seeds {seeds} --jobs {jobs}"
+    given = {"images": images, "voc": voc, "sets": sets, "maps": maps}
+    command += "".join(f" --{flag} {','.join(Path(p).name for p in v.split(','))}" for flag, v in given.items() if v)
+    print_results(study, outcomes)
+    made = write(study, scale, outcomes, command, folder / f"{study.name}-{scale}")
+    failed = [o for o in outcomes if o.failed]
+    print(f"written: {made}   show it again: effssl study show {study.name} --scale {scale} --out {out}")
+    if failed:
+        raise RunFailed(
+            f"{len(failed)} of {len(outcomes)} runs failed, e.g. {failed[0].job.arm.name}: {failed[0].failed}"
+        )
+
+
+def study_show(name: str, /, scale: Literal["smoke", "cpu", "paper"] = "cpu", out: str = "studies") -> None:
+    """Show the results of a study.
+
+    Args:
+        name: E01 … E20
+        scale: that it was run at
+        out: folder that it was run in
+    """
+    from effssl.studies import load
+    from effssl.studies.report import show
+
+    show(load(name), Path(out) / f"{load(name).name}-{scale}")
 
 
 def _saliency(args: list[str]) -> None:

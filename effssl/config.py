@@ -72,6 +72,10 @@ class Schedule:
     steps: tuple[float, ...] = ()
     """shares of the run after which lr is multiplied by step_factor, in place of the cosine"""
     step_factor: float = 0.2
+    grow_from: float = 1.0
+    """side of the first views as a share of the image size; views then grow with the run, and early steps are cheap"""
+    grow_until: float = 0.5
+    """share of the run after which views have their full size"""
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,8 @@ class Config:
     recipe: str = "auto"
     """a recipe's name or a YAML file; auto looks at the data, the objective and the machine"""
     epochs: int = 100
+    budget: str = ""
+    """time that the run may take in all, e.g. 10m or 2h; it then chooses epochs and image size itself"""
     batch_size: int = 128
     """images per step"""
     image_size: int = 0
@@ -255,6 +261,31 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if type(value) is not hint:
         raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {value!r}")
     return value
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings, the second over the first."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = merge(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The other way round than `flatten`.
+
+    >>> nest({"lr": 0.1, "rotation.weight": 0.4})
+    {'lr': 0.1, 'rotation': {'weight': 0.4}}
+    """
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, last = name.split(".")
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,9 @@ def execute(
     resume: str = "never",
     config: str | Path | None = None,
     quiet: bool = False,
+    started: float | None = None,
 ) -> Run:
-    """Carry out a request; `flags` holds only what was really said."""
+    """Carry out a request; `flags` holds only what was really said. A time budget counts from `started` on."""
     from effssl.distribution import joined, rank
 
     if resume not in ("never", "auto"):
@@ -62,17 +64,25 @@ def execute(
     from effssl.training.signals import listening
 
     with listening() as stop, joined():
-        return _execute(flags, out, resume, config, quiet or rank() > 0, stop)
+        started = time.monotonic() if started is None else started
+        return _execute(flags, out, resume, config, quiet or rank() > 0, stop, started)
 
 
 def _execute(
-    flags: dict[str, Any], out: str | Path | None, resume: str, config: str | Path | None, quiet: bool, stop: Stop
+    flags: dict[str, Any],
+    out: str | Path | None,
+    resume: str,
+    config: str | Path | None,
+    quiet: bool,
+    stop: Stop,
+    started: float,
 ) -> Run:
     from effssl.data import open_data
     from effssl.data.folder import as_listed, write_list
-    from effssl.data.sets import FolderImages
+    from effssl.data.sets import ArrayImages, FolderImages
     from effssl.device import pick_device
     from effssl.distribution import anywhere, barrier, rank, restarted
+    from effssl.training.budget import Budget, parse_budget
     from effssl.training.display import Display
     from effssl.training.loop import Trainer, train
 
@@ -81,6 +91,9 @@ def _execute(
     wanted = flags.get("device") or (read_yaml(file).get("device") if file else None)
     device = pick_device(str(wanted or "auto"))
     plan = resolve(flags, file, accelerator=device.type != "cpu")
+    budget = Budget(parse_budget(plan.config.budget), started) if plan.config.budget else None
+    if budget is not None and "epochs" in flags:
+        raise RequestError("give --epochs or --budget: a time budget decides how many epochs there are")
     folder = Path(out) if out else default_folder(plan)
     there = (folder / "config.yaml").is_file()
     # A job that torchrun started again goes on with its own run; it does not touch one that it was refused.
@@ -92,6 +105,7 @@ def _execute(
     listed = folder / "images.npz"
     if going_on and isinstance(opened.train, FolderImages) and listed.is_file():
         opened = dataclasses.replace(opened, train=as_listed(opened.train, listed))
+    size_is_free = not plan.config.image_size and not isinstance(opened.train, ArrayImages)
     plan = fit_to_data(plan, opened)
     if len(opened.train) < 2:
         raise RequestError(f"{opened.name} has one image; training needs at least two, and many more to learn from")
@@ -101,10 +115,13 @@ def _execute(
             f"use --batch-size {max(2, len(opened.train) // 4)}, for example"
         )
     run: Run | None = None
+    if budget is not None and not (going_on and Run(folder).finished):
+        display.say("timing some steps")
+        plan = budget.choose(plan, opened, device, size_is_free, Run(folder).config if going_on else None)
     if going_on:
         run = Run(folder)
         changed = differences(run.config, plan.config)
-        if changed:
+        if changed and not (budget is not None and run.finished):
             raise RequestError(f"{folder} was started with other settings ({'; '.join(changed)}); choose another --out")
         if run.finished:
             display.say(f"{folder} is finished")
@@ -130,7 +147,7 @@ def _execute(
     display.say(f"on {device} → {folder}")
     try:
         with run.locked() if rank() == 0 else nullcontext():
-            train(trainer, run, display, stop)
+            train(trainer, run, display, stop, budget)
     except OSError as error:
         if error.errno not in FULL:
             raise

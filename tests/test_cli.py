@@ -38,7 +38,7 @@ def test_help_shows_the_recipe_that_would_be_used(capsys: pytest.CaptureFixture)
 
 
 def test_train_evaluate_from_the_command_line(tmp_path: Path) -> None:
-    done = effssl("pretrain", "--data", "digits", "--epochs", "2", "--subset", "256", "--batch-size", "64",
+    done = effssl("pretrain", "--data", "digits", "--epochs", "2", "--subset", "256", "--batch-size", "32",
                   "--rotation.size", "8", "--rotation.no-update-stats", "--out", "run", cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "scaled to" in done.stderr  # another batch size scales the recipe's lr, and says so

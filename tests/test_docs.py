@@ -66,11 +66,13 @@ def published_sets(root: Path, photo: Image.Image) -> None:
 
 def adapt(command: str) -> list[str]:
     args = shlex.split(command.replace("--data cifar10", "--data digits"), comments=True)[1:]
-    if args[0] != "pretrain":
+    if args[0] not in ("pretrain", "sweep"):
         return args
-    for flag in ("--epochs",):
-        if flag in args:
-            del args[args.index(flag) : args.index(flag) + 2]
+    if "--budget" in args:  # whether it is kept is for another test
+        args[args.index("--budget") + 1] = "8s"
+        return [*args, *QUICK[2:]]
+    if "--epochs" in args:
+        del args[args.index("--epochs") : args.index("--epochs") + 2]
     if "digits" in args:
         args += ["--subset", "64"]
     return args + QUICK + (["--out", f"runs/{abs(hash(command))}"] if "--out" not in args else [])

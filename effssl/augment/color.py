@@ -14,10 +14,6 @@ def to_gray(x: Tensor) -> Tensor:
     return (r * LUMA[0]).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2]).unsqueeze(1)
 
 
-def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    return torch.lerp(other, x, factor.view(-1, 1, 1, 1)).clamp_(0, 1)
-
-
 def brightness(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from black."""
     return (x * factor.view(-1, 1, 1, 1)).clamp_(0, 1)
@@ -27,12 +23,13 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from the image's mean luminance."""
     r, g, b = x.mean((2, 3)).unbind(1)
     mean = r * LUMA[0] + g * LUMA[1] + b * LUMA[2]
-    return _blend(x, mean.view(-1, 1, 1, 1), factor)
+    factor = factor.view(-1, 1, 1, 1)
+    return (x * factor).add_(mean.view(-1, 1, 1, 1) * (1 - factor)).clamp_(0, 1)
 
 
 def saturation(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from gray."""
-    return _blend(x, to_gray(x), factor)
+    return torch.lerp(to_gray(x), x, factor.view(-1, 1, 1, 1)).clamp_(0, 1)
 
 
 def hue(x: Tensor, shift: Tensor) -> Tensor:
@@ -42,20 +39,16 @@ def hue(x: Tensor, shift: Tensor) -> Tensor:
     low + c·clamp(|h − 3| − 1, 0, 1), green low + c·clamp(2 − |h − 2|, 0, 1) and blue low + c·clamp(2 − |h − 4|, 0, 1).
     """
     r, g, b = x.unbind(1)  # N×H×W
-    high = torch.maximum(torch.maximum(r, g), b)
-    low = torch.minimum(torch.minimum(r, g), b)
+    high, low = x.amax(1), x.amin(1)
     c = high.sub(low)
     # Red is the largest: (g − b)/c; green: 2 + (b − r)/c; blue: 4 + (r − g)/c. The masks are 0 or 1, so lerp selects
     # exactly; torch.where is several times slower on a CPU.
     red, green = high.clone().eq_(r), high.eq_(g)
-    h = (r - g).add_(c, alpha=4).lerp_((b - r).add_(c, alpha=2), green).lerp_(g - b, red).div_(c.clamp(min=1e-12))
-    h += (shift * 6).view(-1, 1, 1)
-    h -= h.div(6).floor_().mul_(6)
-    out = torch.empty_like(x)
-    for channel, (center, sign, base) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
-        share = h.sub(center).abs_().mul_(sign).add_(base).clamp_(0, 1)
-        torch.addcmul(low, share, c, out=out[:, channel])
-    return out
+    h = (r - g).add_(c, alpha=4).lerp_((b - r).add_(c, alpha=2), green).lerp_(g - b, red)
+    h.div_(c.mul(6).clamp_(min=1e-12)).add_((shift + 1).view(-1, 1, 1)).frac_().mul_(6)
+    center, sign, base = x.new_tensor([[3, 2, 4], [1, -1, -1], [-1, 2, 2]]).view(3, 1, 3, 1, 1)
+    share = (h.unsqueeze(1) - center).abs_().mul_(sign).add_(base).clamp_(0, 1)
+    return share.mul_(c.unsqueeze(1)).add_(low.unsqueeze(1))
 
 
 def grayscale_(x: Tensor, rows: Tensor) -> Tensor:

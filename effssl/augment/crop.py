@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+FAR = 1e6  # farther than any filter reaches
 TRIES = 10  # as torchvision: so many boxes are drawn before the center crop is taken
 
 
@@ -60,7 +61,7 @@ def center_boxes(sizes: Tensor, share: float) -> Tensor:
 
 
 def _triangle(x: Tensor) -> Tensor:
-    return x.abs_().neg_().add_(1).clamp_(min=0)
+    return torch.rsub(x.abs_(), 1).clamp_(min=0)
 
 
 def _cubic(x: Tensor) -> Tensor:
@@ -73,15 +74,15 @@ def _cubic(x: Tensor) -> Tensor:
 
 def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Tensor | None, name: str) -> Tensor:
     """Resampling matrices N×out×size: `length` pixels from `start` on become `out` pixels, reversed where flipped."""
-    scale = (length.float() / out)[:, None, None]  # N×1×1
+    scale = (length.float() / out)[:, None]  # N×1
+    reach = scale.clamp(min=1)  # antialiasing: when shrinking, the filter grows with the scale
     i = torch.arange(out, dtype=torch.float32, device=start.device)
-    i = i[None, :, None] if flip is None else torch.where(flip[:, None], out - 1 - i, i)[:, :, None]
+    i = i[None] if flip is None else torch.where(flip[:, None], out - 1 - i, i)
     j = torch.arange(size, dtype=torch.float32, device=start.device) - start.float()[:, None]  # N×size, inside the box
     outside = (j < 0) | (j >= length.float()[:, None])
-    distance = (j + 0.5)[:, None, :] - (i + 0.5) * scale  # N×out×size
-    distance /= scale.clamp(min=1)  # antialiasing: when shrinking, the filter grows with the scale
+    j = ((j + 0.5) / reach).masked_fill_(outside, FAR)
+    distance = j[:, None, :] - ((i + 0.5) * scale / reach)[:, :, None]  # N×out×size, in reaches
     weights = _triangle(distance) if name == "bilinear" else _cubic(distance)
-    weights.masked_fill_(outside[:, None, :], 0)
     return weights.div_(weights.sum(-1, keepdim=True).clamp_(min=1e-12))  # pixels off the image stay black
 
 

@@ -50,22 +50,22 @@ def started(loader: DataLoader) -> Iterator[Any]:
 class CropFiles(Dataset):
     """Worker side: decode a file once, cut all its boxes, resize them antialiased. Workers draw nothing."""
 
-    def __init__(self, images: FolderImages, sizes: list[int], filter: str = "bilinear") -> None:
+    def __init__(self, images: FolderImages, filter: str = "bilinear") -> None:
         self.paths = np.array([os.fsencode(path) for path in images.paths])  # one buffer, not a list copied on fork
-        self.shown, self.sizes, self.filter = images.sizes, sizes, RESAMPLE[filter]
+        self.shown, self.filter = images.sizes, RESAMPLE[filter]
 
-    def __getitem__(self, item: tuple[int, list[list[list[int]]]]) -> list[np.ndarray] | str:
-        row, cuts = item  # cuts: per kind of view its boxes of top, left, height, width
+    def __getitem__(self, item: tuple[int, list[int], list[list[list[int]]]]) -> list[np.ndarray] | str:
+        row, sizes, cuts = item  # per kind of view its side, and its boxes of top, left, height, width
         path = os.fsdecode(self.paths[row])
         try:
-            need = (size / max(1, min(box[2:])) for size, kind in zip(self.sizes, cuts, strict=True) for box in kind)
+            need = (size / max(1, min(box[2:])) for size, kind in zip(sizes, cuts, strict=True) for box in kind)
             image = decode(Path(path), MARGIN * max(need))
         except OSError as error:
             return f"{path}: {error}"
         scale = image.height / int(self.shown[row, 0]), image.width / int(self.shown[row, 1])
         return [
             np.stack([self._cut(image, box, scale, size) for box in kind])
-            for size, kind in zip(self.sizes, cuts, strict=True)
+            for size, kind in zip(sizes, cuts, strict=True)
         ]
 
     def _cut(self, image: Image.Image, box: list[int], scale: tuple[float, float], size: int) -> np.ndarray:
@@ -90,19 +90,20 @@ def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor,
 class _Plan:
     """What the workers are to cut, made batch by batch as they ask: an epoch's boxes are never all in memory."""
 
-    def __init__(self, batches: Iterable[tuple[Tensor, list[Tensor]]]) -> None:
+    def __init__(self, batches: Iterable[tuple[Tensor, list[int], list[Tensor]]]) -> None:
         self.batches = batches
 
-    def __iter__(self) -> Iterator[list[tuple[int, list]]]:
-        for rows, boxes in self.batches:
+    def __iter__(self) -> Iterator[list[tuple[int, list[int], list]]]:
+        for rows, sizes, boxes in self.batches:
             # Plain numbers, not tensors: those would travel to the workers as one shared-memory file each.
-            yield [(row, list(cuts)) for row, *cuts in zip(rows.tolist(), *(b.tolist() for b in boxes), strict=True)]
+            cuts = (b.tolist() for b in boxes)
+            yield [(row, sizes, list(of_row)) for row, *of_row in zip(rows.tolist(), *cuts, strict=True)]
 
 
 def decoded(
-    files: CropFiles, plan: Iterable[tuple[Tensor, list[Tensor]]], workers: int
+    files: CropFiles, plan: Iterable[tuple[Tensor, list[int], list[Tensor]]], workers: int
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """Run a plan of (rows, boxes) through worker processes, in order: crops of readable files, and which they are."""
+    """Run a plan of (rows, sizes, boxes) through workers, in order: crops of readable files, and which they are."""
     loader: DataLoader = DataLoader(
         files,
         multiprocessing_context=FORK if workers else None,

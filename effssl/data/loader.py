@@ -74,10 +74,15 @@ class ViewLoader:
         keep_partial: bool = False,
         rows: slice = slice(None),
         compiled: bool = False,
+        done: Callable[[int], float] = lambda step: 0.0,
+        grow: Callable[[float], int] | None = None,
     ) -> None:
-        """`rows` are those of each batch that this process makes; parameters are drawn for the whole batch."""
+        """`rows` are those of each batch that this process makes; parameters are drawn for the whole batch.
+
+        `done` tells the share of the run before a step, and `grow` the side of the large views at that point.
+        """
         self.images, self.config, self.batch_size, self.seed, self.device = images, config, batch_size, seed, device
-        self.rows, self.compiled = rows, compiled
+        self.rows, self.compiled, self.done, self.grow = rows, compiled, done, grow
         self.kinds = kinds_of_views(needs, config, size)
         self.workers = (os.cpu_count() or 1) if workers < 0 else workers
         # Pretraining drops the last partial batch, so that every step compares as many images.
@@ -90,6 +95,10 @@ class ViewLoader:
     def order(self, epoch: int) -> Tensor:
         """The images of an epoch, shuffled."""
         return torch.randperm(len(self.images), generator=generator(self.seed, "order", epoch))
+
+    def sides(self, step: int) -> list[int]:
+        """How large the views of each kind are in a step."""
+        return [self.grow(self.done(step)) if self.grow and kind.name == "view" else kind.size for kind in self.kinds]
 
     def draws(self, step: int, count: int | None = None) -> list[list[augment.Draws]]:
         """The parameters of every view of a step, per kind; those of the first `count` images of a partial batch."""
@@ -136,7 +145,7 @@ class ViewLoader:
             draws = self.draws(step, len(index))
             boxes, together = self._boxes(step, index, draws), len(index) if self._pixels is not None else AT_ONCE
             parts = [
-                self._cut(pixels[i : i + together], [b[i : i + together] for b in boxes], draws, i)
+                self._cut(pixels[i : i + together], [b[i : i + together] for b in boxes], draws, i, self.sides(step))
                 for i in range(0, len(index), together)
             ]
             crops = [
@@ -153,24 +162,24 @@ class ViewLoader:
         return (self._upload(pixels) for pixels in ahead(map(self.images.read, rows)))
 
     def _cut(
-        self, pixels: Tensor, boxes: list[Tensor], draws: list[list[augment.Draws]], first: int
+        self, pixels: Tensor, boxes: list[Tensor], draws: list[list[augment.Draws]], first: int, sides: list[int]
     ) -> list[list[Tensor]]:
         """Views of some images, those from the `first` of a batch on, per kind."""
         rows = slice(first, first + len(pixels))
         return [
             [
-                augment.cut(kind.config, pixels, box, d[rows], kind.size)
+                augment.cut(kind.config, pixels, box, d[rows], side)
                 for box, d in zip(of_kind.unbind(1), drawn, strict=True)
             ]
-            for kind, of_kind, drawn in zip(self.kinds, boxes, draws, strict=True)
+            for kind, side, of_kind, drawn in zip(self.kinds, sides, boxes, draws, strict=True)
         ]
 
     def _from_files(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
         """Let workers cut views out of files."""
         assert isinstance(self.images, FolderImages)
-        files = CropFiles(self.images, [kind.size for kind in self.kinds], self.config.filter)
+        files = CropFiles(self.images, self.config.filter)
         plan = (
-            (index, self._boxes(step, index, self.draws(step, len(index))))
+            (index, self.sides(step), self._boxes(step, index, self.draws(step, len(index))))
             for step, index in zip(steps, rows, strict=True)
         )
         cut = decoded(files, plan, self.workers)
@@ -217,6 +226,7 @@ class ViewLoader:
             angle=angle,
             seed=self.seed,
             step=step,
+            done=self.done(step),
             total=self.batch_size,
             rows=self.rows,
         )
@@ -253,8 +263,8 @@ def clean_batches(
             ]
             yield torch.cat(cut).round_().clamp_(0, 255).to(torch.uint8), part
         return
-    plan = [(part, [box(images.sizes[part])[:, None]]) for part in rows]
+    plan = [(part, [size], [box(images.sizes[part])[:, None]]) for part in rows]
     workers = (os.cpu_count() or 1) if workers < 0 else workers
-    for part, (pixels, readable) in zip(rows, decoded(CropFiles(images, [size], filter), plan, workers), strict=True):
+    for part, (pixels, readable) in zip(rows, decoded(CropFiles(images, filter), plan, workers), strict=True):
         if pixels:
             yield pixels[0][:, 0], part[readable]

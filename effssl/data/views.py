@@ -41,6 +41,7 @@ class Views:
     angle: Tensor | None = None  # (n·B) quarter turns of the large views, where rotation is an augmentation; on the CPU
     seed: int = 0
     step: int = 0
+    done: float = 0.0  # share of the run before this step
     total: int = 0
     rows: slice = field(default_factory=lambda: slice(None))
 

@@ -30,7 +30,6 @@ class Setting:
     batch_size: int = 128
     together: int = 128  # images of a batch that one process computes at a time
     steps_per_epoch: int = 1
-    total_steps: int = 1
     labels: Tensor | None = None  # of all training images, on the CPU
     classes: int = 0
 
@@ -120,16 +119,15 @@ class Pretext(Term):
 
     def __init__(self, options: Any, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
-        self.total_steps = setting.total_steps
         if setting.alone and (options.every > 1 or options.until < 1):
             raise RequestError("a task that stands alone cannot sit out steps; leave every and until as they are")
 
     def presence(self, views: Views) -> float:
         """0 in steps without the task, else a cosine from 1 to `weight_end`; a step's number decides."""
-        done, options = views.step / self.total_steps, self.options
-        if views.step % options.every or done >= options.until:
+        options = self.options
+        if views.step % options.every or views.done >= options.until:
             return 0.0
-        return options.weight_end + (1 - options.weight_end) * (1 + math.cos(math.pi * min(1.0, done))) / 2
+        return options.weight_end + (1 - options.weight_end) * (1 + math.cos(math.pi * views.done)) / 2
 
 
 class Objective(nn.Module):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effssl.config import Config, build, config_type, flatten, read_yaml, to_dict, written_by
+from effssl.config import Config, build, config_type, flatten, merge, read_yaml, to_dict, written_by
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT, TERMS
@@ -27,6 +27,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "augment.hue": (0, 0.5), "augment.gray": (0, 1), "augment.blur": (0, 1), "augment.blur_sigma": (1e-3, INF),
     "augment.blur_kernel": (0, INF), "augment.solarize": (0, 1), "augment.std": (1e-6, INF), "augment.small": (0, INF),
     "augment.pad": (0, INF), "schedule.step_factor": (0, 1),
+    "schedule.grow_from": (1e-3, 1), "schedule.grow_until": (0, 1),
     "augment.small_size": (1, INF), "augment.small_scale": (1e-6, 1), "augment.saliency_share": (0, 1),
     "health.every": (0, INF), "health.bank": (1, INF), "health.queries": (1, INF), "health.snr_beta": (0, 1),
     "byol.momentum": (0, 1), "byol.momentum_end": (0, 1), "moco.queue": (1, INF), "moco.key_bn_groups": (1, INF),
@@ -97,7 +98,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     """Turn what the user said (nested mapping of flags, and a config file) into a complete plan."""
     from_file = read_yaml(file) if file else {}
     source = f"{file}{written_by(from_file)}" if file else ""
-    given = _merge(from_file, flags)
+    given = merge(from_file, flags)
     request = build(config_type(), {k: v for k, v in given.items() if k in ("data", "objective", "recipe")}, "request")
     written = parse(request.objective)
     name = request.recipe
@@ -160,11 +161,3 @@ def check(config: Config) -> None:
         raise RequestError(f"augment.blur_kernel is {config.augment.blur_kernel}; it must be odd")
     if config.optimizer.nesterov and (config.optimizer.name == "lars" or config.optimizer.momentum == 0):
         raise RequestError("optimizer.nesterov needs sgd with momentum")
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        inner = merged.get(key)
-        merged[key] = _merge(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return merged

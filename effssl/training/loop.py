@@ -32,6 +32,7 @@ from effssl.objectives.objective import Objective, Setting, build_objective
 from effssl.objectives.options import OWN
 from effssl.recipes import Plan
 from effssl.run import Run
+from effssl.training.budget import Budget
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint, set_aside_damaged
 from effssl.training.display import Display, clock, progress_text
 from effssl.training.health import Look, Monitor, record, verdict
@@ -50,9 +51,12 @@ class Position:
     epoch: int = 0
     step: int = 0  # batches of this epoch that are done
     updates: int = 0  # optimizer steps really taken
+    total: int = 0  # steps of the whole run; a run with a time budget changes its mind about them on the way
     seconds: float = 0.0  # spent in training steps, looks excluded
+    elapsed: float = 0.0  # spent in all, by this and earlier attempts
+    look: float = 0.0  # seconds of a look at the representation
     flops: int = 0  # of all steps so far
-    costs: dict[str, int] = field(default_factory=dict)  # counted flops of one step, by the terms that took part
+    costs: dict[str, int] = field(default_factory=dict)  # counted flops of one step, by terms and sizes
     looks: list[dict[str, Any]] = field(default_factory=list)
     sums: dict[str, Tensor] = field(default_factory=dict)  # figures of this epoch, added up
     counts: dict[str, int] = field(default_factory=dict)  # steps that had each of them: a term may sit out some
@@ -78,11 +82,33 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.loader = ViewLoader(
             data.train, config.augment, self.objective.needs, config.batch_size, config.image_size, config.seed, device,
-            config.workers, rows=share(config.batch_size), compiled=config.compile,
+            config.workers, rows=share(config.batch_size), compiled=config.compile, done=self.done,
+            grow=self.side,
         )  # fmt: skip
-        self.total_steps = config.epochs * self.loader.steps
-        self.position = Position()
+        self.position = Position(total=config.epochs * self.loader.steps)
         self.noise = GradientNoise(self.objective.network, config.health.snr_beta) if config.health.snr else None
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run, as far as is known."""
+        return self.position.total
+
+    @property
+    def steps_done(self) -> int:
+        """Steps taken so far, over all epochs."""
+        return self.position.epoch * self.loader.steps + self.position.step
+
+    def done(self, step: int) -> float:
+        """The share of the run before a step."""
+        return min(1.0, step / self.total_steps)
+
+    def side(self, done: float) -> int:
+        """Side of the views at a point of the run: the image size, or a multiple of 4 that grows up to it."""
+        schedule, size = self.config.schedule, self.config.image_size
+        if done >= schedule.grow_until or schedule.grow_from == 1:
+            return size
+        share = schedule.grow_from + (1 - schedule.grow_from) * done / schedule.grow_until
+        return max(min(8, size), min(size, 4 * round(share * size / 4)))
 
     def step(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """One batch: loss, gradient, update. What comes back are tensors, so that nobody waits for the device."""
@@ -135,9 +161,10 @@ class Trainer:
     def counted_step(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """A step whose cost is counted, not estimated: forward and backward of every pass of every term.
 
-        Steps with the same terms cost the same, so the first of each kind is enough.
+        Steps with the same terms and sizes cost the same, so the first of each kind is enough.
         """
-        kind, costs = self.objective.present(views), self.position.costs
+        sides = sorted({x.shape[-1] for x in views.large})
+        kind, costs = f"{self.objective.present(views)} {sides}", self.position.costs
         if kind in costs:
             result = self.step(views)
         else:
@@ -166,15 +193,15 @@ class Trainer:
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
-        self.position = Position(**state["position"])
+        self.position = Position(**({"total": self.total_steps} | state["position"]))
         device = next(self.objective.parameters()).device
         self.position.sums = {name: value.to(device) for name, value in self.position.sums.items()}
         if self.noise is not None:
             self.noise.restore(state["noise"])
 
 
-def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
-    """Train until the last epoch, from the newest checkpoint if there is one, and write the encoder.
+def train(trainer: Trainer, run: Run, display: Display, stop: Stop, budget: Budget | None = None) -> None:
+    """Train until the last step, from the newest checkpoint if there is one, and write the encoder.
 
     In a run of many processes all of them come here; the first one writes the files.
     """
@@ -189,7 +216,9 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
         set_aside_damaged(run.checkpoint_path)
         sweep(run.folder)
     if state is None:
+        began = time.perf_counter()
         look = monitor.look(network)
+        trainer.position.look = time.perf_counter() - began
         trainer.position.looks.append(asdict(look))
         if writes:
             run.keep_metrics_until(-1)  # lines of an attempt that was stopped before its first checkpoint
@@ -200,6 +229,8 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
             run.keep_metrics_until(trainer.position.epoch)
         display.say(resuming(state, trainer))
     at = trainer.position
+    if budget is not None:
+        health_every = budget.begin(trainer, health_every)
     # In double precision it does not matter how often the sums of several processes were put together on the way.
     device = next(network.parameters()).device
     exact = torch.float32 if device.type == "mps" else torch.float64
@@ -211,11 +242,13 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
         if not trainer.finite():
             raise RunFailed("the weights are not finite; try a smaller --lr. The last checkpoint is intact")
         at.sums = mean_over_processes(at.sums)  # one checkpoint speaks for all processes
+        if budget is not None:
+            at.elapsed = budget.elapsed()
         if writes:
             save_checkpoint(run.checkpoint_path, trainer.state())
 
     stop.training = True
-    with display.bar(trainer.total_steps, at.epoch * loader.steps + at.step) as progress:
+    with display.bar(trainer.total_steps, trainer.steps_done) as progress:
 
         def stop_if_asked(saved: bool = False) -> None:
             if anywhere(bool(stop.requested)):
@@ -224,7 +257,7 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
                 done = f"epoch {at.epoch + 1}, step {at.step}" if at.step else f"epoch {at.epoch}"
                 raise Stopped(f"stopped and saved after {done}; go on with --resume auto")
 
-        while at.epoch < config.epochs:
+        while trainer.steps_done < trainer.total_steps:
             started, first = time.perf_counter(), at.step
             for views in loader.epoch(at.epoch, first):
                 loss, metrics = trainer.counted_step(views)
@@ -233,17 +266,23 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
                     value = value.to(exact)
                     at.sums[name] = at.sums[name] + value if name in at.sums else value
                     at.counts[name] = at.counts.get(name, 0) + 1
-                if at.step % CHECK_EVERY == 0 or at.step == loader.steps:
+                if budget is not None and at.step % CHECK_EVERY == 0:
+                    budget.plan_again(trainer, at.seconds + time.perf_counter() - started)
+                last = at.step == loader.steps or trainer.steps_done >= trainer.total_steps
+                epochs = -(-trainer.total_steps // loader.steps)
+                if at.step % CHECK_EVERY == 0 or last:
                     stop_if_not_finite(at.sums, at.epoch + 1, at.step, config.lr)
                     rate = config.batch_size * (at.step - first) / (time.perf_counter() - started)
                     lr = trainer.optimizer.param_groups[0]["lr"]
-                    text = progress_text(at.epoch + 1, config.epochs, float(at.sums["loss"]) / at.step, lr, rate)
-                    progress(at.epoch * loader.steps + at.step, text)
-                    if not told:
-                        left = trainer.total_steps - at.epoch * loader.steps - at.step
+                    text = progress_text(at.epoch + 1, epochs, float(at.sums["loss"]) / at.step, lr, rate)
+                    progress(trainer.steps_done, text)
+                    if not told and budget is None:
+                        left = trainer.total_steps - trainer.steps_done
                         display.say(f"about {clock(left * config.batch_size / rate)} to go, looks not counted")
                         told = True
-                if at.step < loader.steps:
+                if trainer.steps_done >= trainer.total_steps:
+                    break
+                if not last:
                     due = config.checkpoint_every and at.updates % config.checkpoint_every == 0
                     if due or anywhere(bool(stop.requested)):
                         at.seconds += time.perf_counter() - started
@@ -253,13 +292,13 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
             at.seconds += time.perf_counter() - started
             at.epoch += 1
 
-            steps = at.epoch * loader.steps
+            steps, finished = min(at.epoch * loader.steps, trainer.total_steps), at.epoch >= epochs
             line: dict[str, Any] = {"epoch": at.epoch, "step": steps, "images": steps * config.batch_size}
             line |= {"lr": lr, "seconds": round(at.seconds, 3), "flops": at.flops}
             sums = mean_over_processes(at.sums)
             line |= {name: round(float(value) / at.counts[name], 6) for name, value in sums.items()}
             at.step, at.sums, at.counts = 0, {}, {}
-            if at.epoch % health_every == 0 or at.epoch == config.epochs:
+            if at.epoch % health_every == 0 or finished:
                 look = monitor.look(network)
                 at.looks.append(asdict(look))
                 chance = 1 / len(config.rotation.angles)
@@ -267,11 +306,11 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop) -> None:
                 line |= record(look) | {"verdict": word, "why": why}
             if writes:
                 run.log(line)
-            display.epoch(line, config.epochs)
+            display.epoch(line, epochs)
             due = not config.checkpoint_every or at.updates % config.checkpoint_every == 0
-            if due or at.epoch == config.epochs:
+            if due or finished:
                 save()
-            if at.epoch < config.epochs:
+            if not finished:
                 stop_if_asked(saved=bool(due))
     if writes:
         write_atomically(run.encoder_path, dump_encoder(network.encoder, config))
@@ -299,7 +338,6 @@ def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -
         batch_size=config.batch_size,
         together=config.batch_size // (world() * config.accumulate),
         steps_per_epoch=len(data.train) // config.batch_size if data else 1,
-        total_steps=config.epochs * (len(data.train) // config.batch_size) if data else 1,
         labels=data.train.labels if data else None,
         classes=len(data.train.classes) if data else 0,
     )

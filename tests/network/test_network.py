@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torchvision import models
 
 from effssl.config import Projector
 from effssl.errors import RequestError
 from effssl.network import Network, build_encoder
+from effssl.network.small import Conv3x3
 from effssl.recipes import resolve
 
 
@@ -55,6 +57,19 @@ def test_stages_are_the_network(name: str) -> None:
     for cut in range(1, 6):
         assert torch.equal(network.run(network.run(x, stop=cut), start=cut), network.run(x))
     assert torch.equal(network.run(x, stop=5), network.f(x))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("side", [1, 2, 3, 4])
+def test_tiny_images_are_convolved_by_a_matrix_product(side: int, stride: int) -> None:
+    conv = Conv3x3(4, 6, 3, stride, 1, bias=False).double()
+    x = torch.randn(5, 4, side, side, dtype=torch.float64, requires_grad=True)
+    ours, plain = conv(x), F.conv2d(x, conv.weight, stride=stride, padding=1)
+    torch.testing.assert_close(ours, plain)
+    g = torch.randn_like(plain)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, (x, conv.weight), g), torch.autograd.grad(plain, (x, conv.weight), g)
+    )
 
 
 def test_projector_shapes() -> None:

@@ -71,11 +71,10 @@ def test_a_task_alone_that_reads_none_of_the_usual_views(objective: str, flags: 
 
 def test_every_second_step_until_half_of_the_run(tiny_photos: Tensor) -> None:
     objective = make("byol+rotation", rotation={"every": 2, "until": 0.5})
-    objective.terms["rotation"].total_steps = 8
     seen = batches_seen(objective)
     passes = []
     for step in range(8):
-        total, metrics = objective(some_views(tiny_photos, step))
+        total, metrics = objective(replace(some_views(tiny_photos, step), done=step / 8))
         objective.zero_grad()
         total.backward()
         assert all(p.grad is not None for p in objective.terms["rotation"].parameters())  # every process sends as much
@@ -87,9 +86,8 @@ def test_every_second_step_until_half_of_the_run(tiny_photos: Tensor) -> None:
 
 def test_the_weight_falls_by_a_cosine(tiny_photos: Tensor) -> None:
     objective = make("byol + 0.8*rotation", rotation={"weight_end": 0.25})
-    objective.terms["rotation"].total_steps = 4
     for step, factor in ((0, 1.0), (2, 0.625), (3, 0.25 + 0.75 * (1 + math.cos(0.75 * math.pi)) / 2)):
-        total, metrics = objective(some_views(tiny_photos, step))
+        total, metrics = objective(replace(some_views(tiny_photos, step), done=step / 4))
         expected = metrics["loss/byol"] + 0.8 * factor * metrics["loss/rotation"]
         assert float(total.detach()) == pytest.approx(float(expected), abs=1e-5)
 
@@ -152,7 +150,8 @@ def test_a_run_whose_task_sits_out_steps_is_logged_and_resumed_to_the_bit(tmp_pa
     costs = [run.metrics()[-1]["flops"] for run in (plain, whole, every)]
     with_task = sum(step % 3 == 0 and step < 0.8 * 16 for step in range(16)) / 16
     assert (costs[1] - costs[0]) / (costs[2] - costs[0]) == pytest.approx(with_task)  # only steps with the task cost it
-    assert whole.metrics()[1]["loss/rotation"] == pytest.approx(math.log(4), abs=0.5)  # the mean of steps that had it
+    # Steps without the task count for nothing: were they zeros, two thirds of them would pull the mean far below.
+    assert whole.metrics()[1]["loss/rotation"] > 0.7 * math.log(4)
 
 
 def test_what_does_not_go_together_is_refused() -> None:

@@ -1,0 +1,268 @@
+"""What a study found: a table beside the published one, claims, cost, and the figure where the paper has one."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from effssl.errors import RequestError
+from effssl.files import write_atomically
+from effssl.objectives.expression import parse
+from effssl.objectives.options import PRETEXT
+from effssl.progress import table
+from effssl.studies.runner import Outcome, substitute
+from effssl.studies.study import Arm, Claim, Figures, Study, crossing
+
+WORDS = {True: "held", False: "not held", None: "not decided at this scale"}
+FINE_PRINT = (
+    "Published numbers are the paper's; ours are test scores, mean ± standard deviation over seeds, one run where "
+    "there is no deviation. Seconds and TFLOP are those of training one run."
+)
+STYLES = ("k-o", "C0-s", "C1-^", "C2-d", "C3-v")
+
+
+def figures(study: Study, outcomes: Sequence[Outcome]) -> Figures:
+    """All values by arm and measure."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for found in outcomes:
+        for name, value in found.values.items():
+            values.setdefault((found.job.arm.name, name), []).append(value)
+    return Figures(values, [arm for arm in study.arms if any(o.job.arm.name == arm.name for o in outcomes)])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation."""
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def base_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
+    """The arm without pretext tasks that this one is compared with: same place on the axis, same settings."""
+    plain = [term for term in parse(arm.objective) if term not in PRETEXT]
+    if not plain or len(plain) == len(parse(arm.objective)):
+        return None
+    same = [a for a in arms if a.objective == "+".join(plain) and a is not arm]
+    at = [a for a in same if a.at == arm.at and a.length == arm.length]
+    exact = [a for a in at if {k: v for k, v in arm.flags.items() if k != "rotation"} == dict(a.flags)]
+    return (exact or at or [a for a in same if a.at is None] or [None])[0]  # type: ignore[list-item]
+
+
+def rows(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """One row per arm: each measure with what was published, the gain over its base, and how that compares."""
+    lines = []
+    for arm in f.arms:
+        some = [o for o in outcomes if o.job.arm.name == arm.name]
+        line = [arm.name]
+        base = base_of(arm, f.arms)
+        for measure in study.measures:
+            values = f.values.get((arm.name, measure), ())
+            why = next((o.failed or o.missing.get(measure, "") for o in some if measure not in o.values), "")
+            line.append(spread(values) if values else f"none ({why or 'not run'})")
+            line.append(f"{arm.published[measure]:.2f}" if measure in arm.published else "")
+            line.append(_gains(f, arm, base, measure))
+        ran = [o for o in some if o.seconds]
+        line.append(str(some[0].job.flags["epochs"]))
+        line.append(f"{mean(o.seconds for o in ran):.0f}" if ran else "")
+        line.append(f"{mean(o.flops for o in ran) / 1e12:.2f}" if ran else "")
+        line.append(str(len(ran)))
+        lines.append(line)
+    return lines
+
+
+def _gains(f: Figures, arm: Arm, base: Arm | None, measure: str) -> str:
+    """Our gain over the base, the published one, and their difference."""
+    if base is None:
+        return ""
+    ours, theirs = f.mean(arm.name, measure), f.mean(base.name, measure)
+    text = "" if ours is None or theirs is None else f"{ours - theirs:+.2f}"
+    if text and measure in arm.published and measure in base.published:
+        published = arm.published[measure] - base.published[measure]
+        text += f" / {published:+.2f} / {ours - theirs - published:+.2f}"  # type: ignore[operator]
+    return text
+
+
+def header(study: Study) -> list[str]:
+    """Names of the columns."""
+    each = [(f"{m}, ours", "published", "gain: ours / published / difference") for m in study.measures]
+    return ["arm", *(name for names in each for name in names), "epochs", "seconds", "TFLOP", "seeds"]
+
+
+def verdicts(study: Study, f: Figures) -> list[tuple[Claim, str]]:
+    """Each claim and what became of it."""
+    return [(claim, WORDS[claim.check(f)]) for claim in study.claims]
+
+
+def remarks(study: Study, f: Figures) -> list[str]:
+    """Crossing points of curves over epochs."""
+    found = []
+    for measure in study.measures if study.axis == "epochs" else ():
+        kinds = list(dict.fromkeys(a.curve for a in f.arms))
+        for more in kinds:
+            base = "+".join(t for t in parse(more) if t not in PRETEXT)
+            if base in kinds and base != more:
+                place = crossing(f, base, more, measure)
+                end = f.curve(base, measure)[-1][0].at if f.curve(base, measure) else None
+                if place is None or not end:
+                    found.append(f"{more} does not reach the end of {base} ({measure}) within the measured lengths")
+                else:
+                    found.append(f"{more} reaches the end of {base} ({measure}) at {place / end:.2f} of its epochs")
+    return found
+
+
+def markdown(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], command: str) -> str:
+    """The table and the claims, for docs."""
+    head = header(study)
+    lines = [
+        f"# {study.name}: {study.title}",
+        "",
+        f"{study.source} of the paper. Scale `{scale}`: {substitute(study, scale)}.",
+    ]
+    lines += [f"{study.note[:1].upper()}{study.note[1:]}."] if study.note else []
+    lines += ["", f"    {command}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows(study, f, outcomes)]
+    lines += ["", FINE_PRINT, "", "| claim | |", "|---|---|"]
+    lines += [f"| {claim.text} | {word} |" for claim, word in verdicts(study, f)]
+    lines += ["", *remarks(study, f)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def record(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], command: str) -> dict[str, Any]:
+    """Everything, for a program to read."""
+    runs = [
+        {"arm": o.job.arm.name, "seed": o.job.seed, "objective": o.job.arm.objective, "at": o.job.arm.at,
+         "config": o.job.folder.name, "values": o.values, "missing": o.missing, "failed": o.failed,
+         "seconds": o.seconds, "flops": o.flops, "published": dict(o.job.arm.published)}
+        for o in outcomes
+    ]  # fmt: skip
+    machine = {"cores": os.cpu_count(), "machine": platform.machine()}
+    claims = [{"claim": claim.text, "verdict": word} for claim, word in verdicts(study, f)]
+    about = {"study": study.name, "title": study.title, "scale": scale, "substitute": substitute(study, scale)}
+    return about | {
+        "command": command,
+        "machine": machine,
+        "runs": runs,
+        "claims": claims,
+        "remarks": remarks(study, f),
+    }
+
+
+def draw(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> bytes | None:
+    """The figure, where there is one: accuracy along the axis (and against compute), or SNR over steps."""
+    if not study.axis and "snr" not in study.measures:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = 2 if study.axis == "epochs" else 1
+    figure, axes = plt.subplots(1, panels, figsize=(5.2 * panels, 3.8), layout="constrained", squeeze=False)
+    kinds = list(dict.fromkeys(arm.curve for arm in f.arms))
+    for kind, style in zip(kinds, STYLES, strict=False):
+        if "snr" in study.measures:
+            _draw_snr(axes[0, 0], kind, style, outcomes)
+            continue
+        measure = study.measures[0]
+        points = [(arm, f.values[arm.name, measure]) for arm, _ in f.curve(kind, measure)]
+        if len(points) == 1 and points[0][0].at is None:
+            axes[0, 0].axhline(mean(points[0][1]), color=style[:2] if style[0] == "C" else "k", ls=":", label=kind)
+            continue
+        y = [mean(values) for _, values in points]
+        error = [stdev(values) if len(values) > 1 else 0.0 for _, values in points]
+        x = [[arm.at or 0.0 for arm, _ in points]]
+        x += [[mean(o.flops for o in outcomes if o.job.arm.name == arm.name and o.flops) / 1e12 for arm, _ in points]]
+        for panel in range(panels):
+            axes[0, panel].errorbar(x[panel], y, error, fmt=style, capsize=3, label=kind)
+    labels = ["step, epochs"] if "snr" in study.measures else [study.axis, "TFLOP of training"]
+    for panel in range(panels):
+        unit = "signal-to-noise ratio" if "snr" in study.measures else f"{study.measures[0]} %"
+        axes[0, panel].set(xlabel=labels[panel], ylabel=unit)
+        axes[0, panel].grid(alpha=0.3)
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def _draw_snr(axis: Any, kind: str, style: str, outcomes: Sequence[Outcome]) -> None:
+    from effssl.run import Run
+
+    for found in outcomes:
+        if found.job.arm.curve == kind and not found.failed:
+            lines = [line for line in Run(found.job.folder).metrics() if "snr" in line]
+            label = kind if found.job.seed == 0 else None
+            axis.plot([line["epoch"] for line in lines], [line["snr"] for line in lines], style, label=label)
+
+
+def page(title: str, text: str, picture: bytes | None) -> str:
+    """One self-contained file: the Markdown's tables as HTML, and the figure."""
+    parts, in_table = [], False
+    for line in text.splitlines():
+        cells = [html.escape(cell.strip()) for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if cells and not in_table:
+            parts.append("<table>")
+        if not cells and in_table:
+            parts.append("</table>")
+        if cells and not set(line) <= set("|-"):
+            kind = "td" if in_table else "th"
+            parts.append("<tr>" + "".join(f"<{kind}>{cell}</{kind}>" for cell in cells) + "</tr>")
+        elif not cells and line:
+            tag = "h1" if line.startswith("# ") else "pre" if line.startswith("    ") else "p"
+            parts.append(f"<{tag}>{html.escape(line.lstrip('# ').strip())}</{tag}>")
+        in_table = bool(cells)
+    if in_table:
+        parts.append("</table>")
+    if picture:
+        parts.append(
+            f'<img alt="{html.escape(title)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+        )
+    style = (
+        "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
+        "color-scheme:light dark}table{border-collapse:collapse;display:block;overflow-x:auto;margin:1rem 0}"
+        "td,th{padding:.3rem .7rem;border-bottom:1px solid #8886;text-align:left}img{max-width:100%;background:#fff}"
+    )
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
+    )
+    return (
+        f"<!doctype html><html lang=en><head>{head}<style>{style}</style></head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def write(study: Study, scale: str, outcomes: Sequence[Outcome], command: str, folder: Path) -> Path:
+    """results.json, README.md, page.html and the figure of a study, in a folder."""
+    f = figures(study, outcomes)
+    folder.mkdir(parents=True, exist_ok=True)
+    text, picture = markdown(study, scale, f, outcomes, command), draw(study, f, outcomes)
+    if picture:
+        write_atomically(folder / "figure.png", picture)
+        text += "\n![the figure](figure.png)\n"
+    write_atomically(folder / "README.md", text)
+    found = record(study, scale, f, outcomes, command)
+    write_atomically(folder / "results.json", json.dumps(found, indent=1) + "\n")
+    write_atomically(folder / "page.html", page(f"{study.name} {study.title}", text.partition("\n![")[0], picture))
+    return folder
+
+
+def show(study: Study, folder: Path) -> None:
+    """Print what a study's folder holds."""
+    if not (folder / "results.json").exists():
+        raise RequestError(f"{study.name} has no results in {folder}; run it with `effssl study run {study.name}`")
+    print((folder / "README.md").read_text())
+
+
+def print_results(study: Study, outcomes: Sequence[Outcome]) -> None:
+    """The table and the claims, on a terminal."""
+    f = figures(study, outcomes)
+    table(f"{study.name} {study.title}", tuple(header(study)), [tuple(row) for row in rows(study, f, outcomes)])
+    table("claims", ("claim", ""), [(claim.text, word) for claim, word in verdicts(study, f)])
+    for line in remarks(study, f):
+        print(line)

@@ -1,0 +1,123 @@
+"""A run that fits into a given time, and views that grow on the way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms.functional import to_pil_image
+
+import effssl
+from effssl.data import ArrayImages, Data
+from effssl.errors import RequestError
+from effssl.recipes import resolve
+from effssl.training.budget import Budget, parse_budget, timed_steps
+from effssl.training.checkpoint import load_checkpoint
+from effssl.training.loop import Trainer
+
+CPU = torch.device("cpu")
+
+
+def trainer(pixels: Tensor, **flags) -> Trainer:
+    base = {"data": "x", "objective": "byol+rotation", "image_size": 32, "batch_size": 32, "epochs": 10}
+    return Trainer(resolve(base | flags), Data("photos", ArrayImages(pixels)), CPU)
+
+
+@pytest.mark.parametrize("text", ["", "ten minutes", "10", "m", "-5m", "1h 30", "0s"])
+def test_what_is_not_a_time(text: str) -> None:
+    with pytest.raises(RequestError, match="budget"):
+        parse_budget(text)
+
+
+def test_views_grow(tiny_photos: Tensor) -> None:
+    t = trainer(tiny_photos[:128], schedule={"grow_from": 0.5, "grow_until": 0.8, "warmup_epochs": 0})
+    steps = t.loader.steps
+    sides = [next(t.loader.epoch(epoch)).large[0].shape[-1] for epoch in range(10)]
+    assert sides[0] == 16
+    assert sides == sorted(sides)
+    assert sides[8:] == [32, 32]
+    assert [t.side(step / (10 * steps)) for step in range(0, 10 * steps, steps)] == sides
+
+
+def test_views_of_files_grow_too(photos: Tensor, tmp_path: Path) -> None:
+    for i, image in enumerate(photos[:8]):
+        to_pil_image(image).save(tmp_path / f"{i}.png")
+    grow = {"grow_from": 0.5, "grow_until": 1.0, "warmup_epochs": 0}
+    plan = resolve(
+        {
+            "data": "x",
+            "objective": "byol",
+            "image_size": 64,
+            "batch_size": 4,
+            "epochs": 2,
+            "schedule": grow,
+            "workers": 0,
+        }
+    )
+    t = Trainer(plan, effssl.open_data(str(tmp_path)), CPU)
+    assert [next(t.loader.epoch(epoch)).large[0].shape[-1] for epoch in (0, 1)] == [32, 48]
+
+
+def test_small_views_cost_less_and_are_counted(tiny_photos: Tensor) -> None:
+    t = trainer(tiny_photos[:128], schedule={"grow_from": 0.5, "grow_until": 0.8, "warmup_epochs": 0})
+    for epoch in (0, 9):
+        t.counted_step(next(t.loader.epoch(epoch)))
+    small, full = t.position.costs.values()
+    assert small < 0.6 * full
+
+
+def test_the_number_of_steps_follows_the_pace(tiny_photos: Tensor) -> None:
+    t = trainer(tiny_photos[:128])
+    budget = Budget(100.0, time.monotonic())
+    budget.costs = [0.1] * 20
+    budget.begin(t, 1)
+    assert t.total_steps == pytest.approx(1000, rel=0.02)
+    t.position.epoch = 25  # 100 steps
+    budget.plan_again(t, 20.0)  # that took twice as long as they should have
+    assert t.total_steps == pytest.approx(100 + 500, rel=0.02)
+
+
+def test_cheap_steps_are_timed_as_cheap(tiny_photos: Tensor) -> None:
+    costs = timed_steps(trainer(tiny_photos[:128], schedule={"grow_from": 0.5, "grow_until": 0.5, "warmup_epochs": 0}))
+    assert len(costs) == 20
+    assert costs[0] < costs[-1]
+
+
+def test_a_budget_is_kept_by_a_run_that_was_stopped_on_the_way(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    command = [sys.executable, "-m", "effssl", "pretrain", "--data", "digits", "--budget", "16s", "--out", str(out)]
+    command += ["--checkpoint-every", "20", "--resume", "auto"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (out / "checkpoint.pt").exists() and running.poll() is None:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 75, said
+    assert "16s hold about" in said
+    before = load_checkpoint(out / "checkpoint.pt")["position"]
+    assert 0 < before["elapsed"] < 16
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    after = load_checkpoint(out / "checkpoint.pt")["position"]
+    assert before["elapsed"] < after["elapsed"] < 24  # how near it comes is in docs/efficiency.md, on an idle machine
+    run = effssl.Run(out)
+    assert run.metrics()[-1]["lr"] < 0.05 * run.config.lr  # the schedule was run to its end
+    assert effssl.Run(out).finished
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "is finished" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [({"budget": "1s"}, "give it more time"), ({"budget": "10m", "epochs": 3}, "give --epochs or --budget")],
+)
+def test_a_budget_that_cannot_be_kept(flags: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=message):
+        effssl.pretrain("digits", "byol", out=tmp_path / "r", batch_size=1024, **flags)
+    assert not (tmp_path / "r").exists()
