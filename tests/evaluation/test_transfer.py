@@ -14,7 +14,7 @@ from sklearn.datasets import load_sample_image
 from sklearn.linear_model import LogisticRegression
 
 import effssl
-from effssl.cli import _show
+from effssl.commands.evaluate import show
 from effssl.data import Data
 from effssl.data.transfer import SETS, fifth
 from effssl.evaluation import Features
@@ -200,7 +200,7 @@ def test_torchvision_sets_and_the_mean_over_sets(
     assert score.value == pytest.approx((score.also["pets"] + score.also["dtd"]) / 2)
     assert score.also["average_with_imagenet"] == pytest.approx((2 * score.value + 50) / 3)
     assert "cars" in score.constants["not_measured"]
-    _show(score, "transfer")
+    show(score, "transfer")
     lines = capsys.readouterr().out.splitlines()
     assert any("pets" in line and "mean per class" in line and "torchvision's" in line for line in lines)
     assert any("dtd" in line and f"{sets['dtd']['C']:.3g}" in line and "1 of 10" in line for line in lines)
