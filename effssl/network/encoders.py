@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from effssl.errors import RequestError, did_you_mean
-from effssl.network.small import SmallEncoder
+from effssl.network.small import SmallEncoder, small_width
 
 SMALL_IMAGE = 64  # up to this many pixels a side a ResNet gets the stem for small images
 RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
@@ -42,15 +42,15 @@ class Encoder(nn.Module):
 
 def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
     """Make a randomly initialized encoder by name."""
-    if name == "small":
-        small = SmallEncoder()
+    if width := small_width(name):
+        small = SmallEncoder(width)
         return Encoder(small, small.dim)
     if name.startswith("timm:"):
         return _from_timm(name.removeprefix("timm:"), image_size)
     if name not in model_names():
         raise RequestError(
             f"unknown encoder {name!r}{did_you_mean(name, model_names())}; "
-            "use small, resnet18, resnet34, resnet50, any torchvision classifier, or timm:<name>"
+            "use small, small-32 (wider), resnet18, resnet34, resnet50, any torchvision classifier, or timm:<name>"
         )
     from torchvision import models
 

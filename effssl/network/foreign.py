@@ -15,6 +15,7 @@ from effssl.data.decoding import RESAMPLE
 from effssl.errors import RequestError, did_you_mean
 from effssl.network.encoders import Encoder, build_encoder, model_names
 from effssl.network.loaded import LoadedEncoder, is_ours, load_encoder
+from effssl.network.small import small_width
 from effssl.progress import say
 from effssl.randomness import seeded
 
@@ -43,17 +44,18 @@ def open_foreign(source: str, encoder: str = "", weights: str = "default", image
         return _from_file(path, encoder, image_size)
     if path.suffix in FILES or "/" in source:
         raise RequestError(f"no run folder or weight file at {source}")
-    if not source.startswith("timm:") and source not in (known := model_names()):
+    small = bool(small_width(source))
+    if not (small or source.startswith("timm:")) and source not in (known := model_names()):
         near = did_you_mean(source, known)
         raise RequestError(f"no run folder, weight file or torchvision model named {source!r}{near}")
     refuse_flags(source, encoder=encoder)
     about: dict[str, Any] = {"encoder": source, "stem": "auto", "mean": MEAN, "std": STD, "weights": weights}
     if weights == "random":
-        about |= {"image_size": image_size or (32 if source == "small" else SIZE), "seed": SEED}
+        about |= {"image_size": image_size or (32 if small else SIZE), "seed": SEED}
         with seeded(SEED, "random weights"):
             return _ready(build_encoder(source, about["image_size"]), about)
-    if source == "small":
-        raise RequestError("small has no pretrained weights; train it, or use --weights random")
+    if small:
+        raise RequestError(f"{source} has no pretrained weights; train it, or use --weights random")
     about |= preprocessing(source)
     if image_size:
         about["image_size"] = image_size
@@ -130,7 +132,7 @@ def _from_file(path: Path, encoder: str, image_size: int) -> LoadedEncoder:
     if encoder.startswith("resnet"):
         kernels = [w.shape[-1] for key, w in tensors.items() if key.endswith("conv1.weight") and w.shape[1] == 3]
         stem = "small" if kernels[:1] == [3] else "large"
-    size = image_size or (32 if encoder == "small" or stem == "small" else SIZE)
+    size = image_size or (32 if small_width(encoder) or stem == "small" else SIZE)
     built = build_encoder(encoder, size, stem)
     fill(built.backbone, tensors, str(path))
     about = {"encoder": encoder, "image_size": size, "stem": stem, "mean": MEAN, "std": STD, "weights": path.name}

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor, nn
+
+WIDTH = 16
+
+
+def small_width(name: str) -> int:
+    """Channels of the first block of an encoder by its name, 0 if it is another kind.
+
+    >>> small_width("small"), small_width("small-32"), small_width("resnet18")
+    (16, 32, 0)
+    """
+    found = re.fullmatch(r"small(?:-([1-9]\d{0,3}))?", name)
+    return int(found[1] or WIDTH) if found else 0
 
 
 class Conv3x3(nn.Conv2d):
@@ -53,7 +67,7 @@ class SmallEncoder(nn.Module):
     where features are abstract.
     """
 
-    def __init__(self, width: int = 16) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
         self.dim = 8 * width
         self.conv1 = nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False)

@@ -19,7 +19,7 @@ from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT
 from effssl.progress import table
 from effssl.studies.runner import Outcome, substitute
-from effssl.studies.study import Arm, Claim, Figures, Study, crossing
+from effssl.studies.study import Arm, Claim, Figures, Study, compute, crossing, epochs
 
 WORDS = {True: "held", False: "not held", None: "not decided at this scale"}
 FINE_PRINT = (
@@ -35,7 +35,9 @@ def figures(study: Study, outcomes: Sequence[Outcome]) -> Figures:
     for found in outcomes:
         for name, value in found.values.items():
             values.setdefault((found.job.arm.name, name), []).append(value)
-    return Figures(values, [arm for arm in study.arms if any(o.job.arm.name == arm.name for o in outcomes)])
+    arms = [arm for arm in study.arms if any(o.job.arm.name == arm.name for o in outcomes)]
+    flops = {a.name: [o.flops for o in outcomes if o.job.arm.name == a.name and o.flops] for a in arms}
+    return Figures(values, arms, {name: mean(some) for name, some in flops.items() if some})
 
 
 def spread(values: Sequence[float]) -> str:
@@ -100,19 +102,20 @@ def verdicts(study: Study, f: Figures) -> list[tuple[Claim, str]]:
 
 
 def remarks(study: Study, f: Figures) -> list[str]:
-    """Crossing points of curves over epochs."""
+    """Where curves with a task reach the end of those without, in epochs and in counted compute."""
     found = []
     for measure in study.measures if study.axis == "epochs" else ():
-        kinds = list(dict.fromkeys(a.curve for a in f.arms))
-        for more in kinds:
-            base = "+".join(t for t in parse(more) if t not in PRETEXT)
-            if base in kinds and base != more:
-                place = crossing(f, base, more, measure)
-                end = f.curve(base, measure)[-1][0].at if f.curve(base, measure) else None
-                if place is None or not end:
-                    found.append(f"{more} does not reach the end of {base} ({measure}) within the measured lengths")
-                else:
-                    found.append(f"{more} reaches the end of {base} ({measure}) at {place / end:.2f} of its epochs")
+        kinds = {arm.curve: arm.objective for arm in f.arms}
+        for more, objective in kinds.items():
+            base = "+".join(t for t in parse(objective) if t not in PRETEXT)
+            if base not in kinds or base == more:
+                continue
+            place, cost = (crossing(f, base, more, measure, axis) for axis in (epochs, compute))
+            if place is None or cost is None:
+                found.append(f"{more} does not reach the end of {base} ({measure}) within the measured lengths.")
+            else:
+                shares = f"{place:.2f} of its epochs and {cost:.2f} of its compute"
+                found.append(f"{more} reaches the end of {base} ({measure}) at {shares}, by lines between points.")
     return found
 
 
@@ -129,7 +132,7 @@ def markdown(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], 
     lines += ["| " + " | ".join(row) + " |" for row in rows(study, f, outcomes)]
     lines += ["", FINE_PRINT, "", "| claim | |", "|---|---|"]
     lines += [f"| {claim.text} | {word} |" for claim, word in verdicts(study, f)]
-    lines += ["", *remarks(study, f)]
+    lines += [line for remark in remarks(study, f) for line in ("", remark)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -176,8 +179,7 @@ def draw(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> bytes | None:
             continue
         y = [mean(values) for _, values in points]
         error = [stdev(values) if len(values) > 1 else 0.0 for _, values in points]
-        x = [[arm.at or 0.0 for arm, _ in points]]
-        x += [[mean(o.flops for o in outcomes if o.job.arm.name == arm.name and o.flops) / 1e12 for arm, _ in points]]
+        x = [[epochs(f, arm) for arm, _ in points], [compute(f, arm) / 1e12 for arm, _ in points]]
         for panel in range(panels):
             axes[0, panel].errorbar(x[panel], y, error, fmt=style, capsize=3, label=kind)
     labels = ["step, epochs"] if "snr" in study.measures else [study.axis, "TFLOP of training"]

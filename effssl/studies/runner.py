@@ -48,7 +48,12 @@ CPU_POINTS = {
     "E04": (0, 20, 50, 80),
     "E07": (100, 200, 300, 600),
 }  # of axes that are longer than time allows
-CPU_EPOCHS: dict[str, float] = {"E07": 2, "E10": 4, "E19": 1.2}  # of an arm of full length; 6 where nothing is said
+CPU_EPOCHS: dict[str, float] = {
+    "E07": 2,
+    "E10": 4,
+    "E19": 1.2,
+    "C05": 4,
+}  # of an arm of full length; 6 where nothing is said
 SMOKE_MEASURES: dict[str, dict[str, Any]] = {
     "linear": {"epochs": 2}, "probe-rotation": {"epochs": 1, "batch": 32}, "probe-contrastive": {"batch": 16},
     "semi": {"epochs": 1, "batch": 16}, "transfer": {"grid": 2, "max_iter": 5},
@@ -341,7 +346,7 @@ def run_study(
 ) -> list[Outcome]:  # fmt: skip
     """Run what is not there yet, `jobs` at a time (0: in this process), and return what all jobs came to."""
     every = jobs_of(study, scale, seeds, out, sources)
-    todo = list({job.folder: job for job in every if not finished(job)}.values())
+    todo = list({job.folder: job for job in reversed(every) if not finished(job)}.values())[::-1]  # the first of equals
     if plan:
         show_plan(study, scale, every, todo)
     started = time.monotonic()

@@ -70,6 +70,7 @@ class Figures:
 
     values: Mapping[tuple[str, str], Sequence[float]]
     arms: Sequence[Arm]
+    flops: Mapping[str, float] = field(default_factory=dict)  # of training one run, by arm
 
     def mean(self, arm: str, measure: str) -> float | None:
         """Mean over seeds, or None where nothing was measured."""
@@ -187,29 +188,68 @@ def falls_less(with_task: tuple[str, str], without: tuple[str, str], measure: st
     return Claim(text, check)
 
 
-def crossing(f: Figures, base: str, more: str, measure: str) -> float | None:
-    """The place on the axis, between points by straight lines, at which `more` reaches the end of `base`."""
-    a, b = f.curve(base, measure), f.curve(more, measure)
-    if not a or not b:
+Axis = Callable[[Figures, Arm], float]
+
+
+def epochs(f: Figures, arm: Arm) -> float:
+    """An arm's place on the study's axis."""
+    return arm.at or 0.0
+
+
+def compute(f: Figures, arm: Arm) -> float:
+    """An arm's counted cost."""
+    return f.flops.get(arm.name, 0.0)
+
+
+def points(f: Figures, kind: str, measure: str, axis: Axis) -> list[tuple[float, float]]:
+    """A curve as places and values."""
+    return [(axis(f, arm), value) for arm, value in f.curve(kind, measure)]
+
+
+def crossing(f: Figures, base: str, more: str, measure: str, axis: Axis = epochs) -> float | None:
+    """The share of the axis' end, between points by straight lines, at which `more` reaches the end of `base`."""
+    a, b = points(f, base, measure, axis), points(f, more, measure, axis)
+    if not a or not b or not a[-1][0]:
         return None
-    level = a[-1][1]
+    end, level = a[-1]
     if b[0][1] >= level:
-        return b[0][0].at
+        return b[0][0] / end
     for (x, u), (y, v) in pairwise(b):
         if u < level <= v:
-            start, stop = x.at or 0.0, y.at or 0.0
-            return start + (stop - start) * (level - u) / (v - u)
+            return (x + (y - x) * (level - u) / (v - u)) / end
     return None
+
+
+def gains_at(base: str, more: str, measure: str, text: str) -> Claim:
+    """Where two arms cost the same within a tenth, the one of the second curve is better."""
+
+    def check(f: Figures) -> Verdict:
+        pairs = [
+            (b.name, a.name)
+            for a, _ in f.curve(base, measure)
+            for b, _ in f.curve(more, measure)
+            if abs(compute(f, b) - compute(f, a)) < 0.1 * compute(f, a)
+        ]
+        return _all([_difference(f, better, worse, measure) for better, worse in pairs])
+
+    return Claim(text, check)
+
+
+def reaches_compute(base: str, more: str, measure: str, share: float, text: str) -> Claim:
+    """One curve reaches the other's last value within a share of its compute."""
+    return _reaches(base, more, measure, share, text, compute)
 
 
 def reaches(base: str, more: str, measure: str, share: float, text: str) -> Claim:
     """One curve reaches the other's last value within a share of its axis."""
+    return _reaches(base, more, measure, share, text, epochs)
 
+
+def _reaches(base: str, more: str, measure: str, share: float, text: str, axis: Axis) -> Claim:
     def check(f: Figures) -> Verdict:
-        curve = f.curve(base, measure)
-        if len(curve) < 2 or len(f.curve(more, measure)) < 2:
+        if len(f.curve(base, measure)) < 2 or len(f.curve(more, measure)) < 2:
             return None
-        place, end = crossing(f, base, more, measure), curve[-1][0].at
-        return place is not None and end is not None and place <= share * end * 1.001
+        place = crossing(f, base, more, measure, axis)
+        return place is not None and place <= share * 1.001
 
     return Claim(text, check)

@@ -17,7 +17,20 @@ from effssl.recipes import resolve
 from effssl.studies import load, names
 from effssl.studies.report import figures, markdown, page, rows, verdicts, write
 from effssl.studies.runner import Sources, arms_at, gflop_of, jobs_of, run_study, settings
-from effssl.studies.study import Arm, Claim, Figures, Study, beats, crossing, falls_less, gain_moves, reaches
+from effssl.studies.study import (
+    Arm,
+    Claim,
+    Figures,
+    Study,
+    beats,
+    compute,
+    crossing,
+    falls_less,
+    gain_moves,
+    gains_at,
+    reaches,
+    reaches_compute,
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +86,12 @@ def test_shared_arms_have_one_folder(tmp_path: Path) -> None:
     main, other, jitter = folders("E06"), folders("E05"), folders("E14")
     assert main["BYOL"] == other["BYOL"] == jitter["BYOL"]
     assert main["BYOL+R"] == jitter["BYOL+R"] == folders("E04")["BYOL+R, 0 %"] == folders("E15")["cross-entropy"]
-    assert len(set(main.values())) == len(main)
+    assert main["BYOL, C100"] == main["BYOL"]  # CIFAR-10 stands in for CIFAR-100
+    assert len(set(main.values())) == len(main) / 2
+    base, curve, cheap = folders("C01"), folders("E07"), folders("C02")
+    assert base["BYOL, 200 epochs"] == main["BYOL"] == curve["BYOL, 600 epochs"]
+    assert base["BYOL+R, 66.7 epochs"] == curve["BYOL+R, 200 epochs"]
+    assert cheap["SimCLR+R, 200 epochs"] == main["SimCLR+R"]
 
 
 def one_arm(name: str, **flags) -> Arm:
@@ -160,7 +178,7 @@ def test_a_gain_that_grows() -> None:
 
 def test_crossing() -> None:
     f = measured(byol_2=[30.0], byol_6=[40.0], more_1=[35.0], more_3=[45.0])
-    assert crossing(f, "byol", "more", "knn") == pytest.approx(2.0)
+    assert crossing(f, "byol", "more", "knn") == pytest.approx(2 / 6)
     assert check(reaches("byol", "more", "knn", 1 / 3, ""), f) is True
     assert check(reaches("byol", "more", "knn", 0.3, ""), f) is False
     assert crossing(measured(byol_2=[30.0], byol_6=[60.0], more_1=[35.0], more_3=[45.0]), "byol", "more", "knn") is None
@@ -170,6 +188,18 @@ def test_falls_less() -> None:
     claim = falls_less(("a", "b"), ("c", "d"), "knn", "")
     assert check(claim, measured(a=[50.0], b=[49.0], c=[50.0], d=[40.0])) is True
     assert check(claim, measured(a=[50.0], b=[40.0], c=[50.0], d=[49.0])) is False
+
+
+def test_claims_about_compute() -> None:
+    arms = [Arm("a1", "a", at=1), Arm("a2", "a", at=3), Arm("b1", "b", at=1), Arm("b2", "b", at=2)]
+    values = {("a1", "knn"): [30.0], ("a2", "knn"): [40.0], ("b1", "knn"): [38.0], ("b2", "knn"): [42.0]}
+    f = Figures(values, arms, {"a1": 10.0, "a2": 30.0, "b1": 15.0, "b2": 29.0})
+    assert crossing(f, "a", "b", "knn") == pytest.approx(1.5 / 3)
+    assert crossing(f, "a", "b", "knn", compute) == pytest.approx(22 / 30)
+    assert reaches_compute("a", "b", "knn", 0.75, "").check(f) is True
+    assert reaches_compute("a", "b", "knn", 0.7, "").check(f) is False
+    assert gains_at("a", "b", "knn", "").check(f) is True  # b2 and a2 cost the same within a tenth
+    assert gains_at("a", "b", "knn", "").check(dataclasses.replace(f, flops={"a2": 30.0, "b2": 10.0})) is None
 
 
 def test_gains_stand_beside_the_published_ones(tmp_path: Path) -> None:
