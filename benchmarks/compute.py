@@ -1,107 +1,64 @@
-"""Accuracy against compute: base methods, the paper's rotation task and ours, every point a run with its own schedule.
+"""Draw and tabulate accuracy against compute from the results of C01 to C04.
 
-python -m benchmarks.compute [--methods byol simclr simsiam swav] [--seeds 3] [--jobs 2] [--all] [--plot FILE]
+python -m benchmarks.compute [--results docs/results] [--plot docs/compute.png]
 
-CIFAR-10, 10,000 images, the small encoder. Runs that are finished are not repeated, interrupted ones go on. Nothing is
-chosen here: settings are those of the recipes, which were chosen on the validation split; test is read once per run.
+The runs are those of `effssl study run C01 --scale cpu --seeds 3` and so on: CIFAR-10, 10,000 images, the small encoder,
+every point with its own schedule. Nothing is chosen here, and nothing is run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from effssl.files import write_atomically
-from effssl.progress import say, table
-from effssl.run import Run
-
-METHODS = ("byol", "simclr", "simsiam", "swav")
-AS_PUBLISHED = ("--rotation.size", "0", "--rotation.update-stats")
-FORMS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...]]] = {
-    # name: task, flags, epochs
-    "base": ("", (), (2, 6)),
-    "paper": ("+rotation", AS_PUBLISHED, (3,)),
-    "ours": ("+rotation", (), (1, 2, 5)),
-}
-FEWER = {"base": (6,), "paper": (), "ours": (2, 5)}  # lengths for methods other than the first
-WORDS = {"base": "base", "paper": "+ rotation, the paper's form", "ours": "+ rotation, ours"}
-COMMON = ("--data", "cifar10", "--subset", "10000", "--health.every", "1000", "--device", "cpu", "--resume", "auto")
+STUDIES = {"byol": "C01", "simsiam": "C03", "swav": "C04", "simclr": "C02"}
+FORMS = {"": "base", "+rotation": "with rotation, the paper's form", "+rotation, cheap": "with rotation, ours"}
+STYLES = ("k-o", "C1-^", "C0-s")
 
 
-def one(method: str, form: str, epochs: int, seed: int, out: Path) -> dict[str, Any]:
-    """Train and measure one run in a process of one thread."""
-    task, flags, _ = FORMS[form]
-    folder = out / f"{method}-{form}-{epochs}-{seed}"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-
-    def effssl(*args: str) -> None:
-        subprocess.run([sys.executable, "-m", "effssl", *args], check=True, env=environment, capture_output=True)
-
-    command = ("--objective", method + task, *flags, *COMMON, "--epochs", str(epochs), "--seed", str(seed), "--quiet")
-    effssl("pretrain", *command, "--out", str(folder))
-    scores = {}
-    for what in ("knn", "linear"):
-        if not (folder / f"{what}.json").exists():
-            effssl("eval", what, str(folder), "--out", str(folder / f"{what}.json"))
-        scores[what] = json.loads((folder / f"{what}.json").read_text())["value"]
-    last = Run(folder).metrics()[-1]
-    say(f"{folder.name}: kNN {scores['knn']:.2f}, linear {scores['linear']:.2f}, {last['seconds']:.0f} s")
-    about = {"method": method, "form": form, "epochs": epochs, "seed": seed}
-    return about | scores | {"seconds": last["seconds"], "tflop": last["flops"] / 1e12}
+def points(runs: list[dict[str, Any]], curve: str) -> list[list[dict[str, Any]]]:
+    """The runs of a curve, grouped by their length."""
+    some = [r for r in runs if r["curve"] == curve and "knn" in r["values"]]
+    return [[r for r in some if r["epochs"] == n] for n in sorted({r["epochs"] for r in some})]
 
 
 def spread(values: list[float]) -> str:
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def show(results: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """One row per method, form and length; compute and seconds relative to the base's longest runs."""
-    rows = []
-    for method in dict.fromkeys(r["method"] for r in results):
-        of_method = [r for r in results if r["method"] == method]
-        longest = [r for r in of_method if r["form"] == "base" and r["epochs"] == max(FORMS["base"][2])]
-        for form, (_, _, lengths) in FORMS.items():
-            for epochs in lengths:
-                some = [r for r in of_method if r["form"] == form and r["epochs"] == epochs]
-                if not some or not longest:
-                    continue
-                cost = [mean(r[key] for r in some) / mean(r[key] for r in longest) for key in ("tflop", "seconds")]
-                scores = [spread([r[key] for r in some]) for key in ("knn", "linear")]
-                rows.append((method, WORDS[form], str(epochs), *(f"{c:.2f}" for c in cost), *scores, str(len(some))))
-    header = ("method", "form", "epochs", "compute", "seconds", "kNN", "linear", "seeds")
-    table("CIFAR-10, 10,000 images, small encoder; each row has its own schedule", header, rows)
-    return rows
+def rows(method: str, runs: list[dict[str, Any]]) -> list[str]:
+    """Lines of a Markdown table; compute and seconds relative to the base's longest runs."""
+    longest = points(runs, method)[-1]
+    lines = []
+    for form, words in FORMS.items():
+        for some in points(runs, method + form):
+            cost = [mean(r[key] for r in some) / mean(r[key] for r in longest) for key in ("flops", "seconds")]
+            scores = [spread([r["values"][key] for r in some]) for key in ("knn", "linear")]
+            cells = (f"`{method}`", words, str(some[0]["epochs"]), *(f"{c:.2f}" for c in cost), *scores, str(len(some)))
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def draw(results: list[dict[str, Any]], path: str) -> None:
+def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    methods = list(dict.fromkeys(r["method"] for r in results))
-    figure, axes = plt.subplots(2, len(methods), figsize=(3.2 * len(methods), 5.6), layout="constrained", squeeze=False)
-    styles = {"base": "k-o", "paper": "C1-^", "ours": "C0-s"}
-    for column, method in enumerate(methods):
-        base = [r["tflop"] for r in results if r["method"] == method and r["form"] == "base"]
+    figure, axes = plt.subplots(2, len(found), figsize=(3.2 * len(found), 5.6), layout="constrained", squeeze=False)
+    for column, (method, runs) in enumerate(found.items()):
+        most = mean(r["flops"] for r in points(runs, method)[-1])
         for row, key in enumerate(("knn", "linear")):
             axis = axes[row, column]
-            for form, style in styles.items():
-                some = [r for r in results if r["method"] == method and r["form"] == form]
-                lengths = sorted({r["epochs"] for r in some})
-                points = [[r for r in some if r["epochs"] == n] for n in lengths]
-                x = [mean(r["tflop"] for r in p) / max(base) for p in points]
-                error = [stdev([r[key] for r in p]) if len(p) > 1 else 0 for p in points]
-                axis.errorbar(
-                    x, [mean(r[key] for r in p) for p in points], error, fmt=style, capsize=3, label=WORDS[form]
-                )
+            for (form, words), style in zip(FORMS.items(), STYLES, strict=True):
+                groups = points(runs, method + form)
+                values = [[r["values"][key] for r in some] for some in groups]
+                x = [mean(r["flops"] for r in some) / most for some in groups]
+                error = [stdev(v) if len(v) > 1 else 0.0 for v in values]
+                axis.errorbar(x, [mean(v) for v in values], error, fmt=style, capsize=3, label=words)
             axis.set(xlim=0, ylabel=f"{'kNN' if key == 'knn' else key} %" if column == 0 else "")
             axis.grid(alpha=0.3)
         axes[0, column].set_title(method)
@@ -112,28 +69,16 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compute")
-    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
-    parser.add_argument("--forms", nargs="+", default=tuple(FORMS), choices=tuple(FORMS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", default="runs/compute")
-    parser.add_argument("--all", action="store_true", help="all forms and lengths for every method, not only for byol")
-    parser.add_argument("--plot", default="")
+    parser.add_argument("--results", type=Path, default=Path("docs/results"))
+    parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
-    out = Path(args.out)
-    jobs = [
-        (method, form, epochs, seed)
-        for seed in range(args.seeds)
-        for method in args.methods
-        for form in args.forms
-        for epochs in (FORMS[form][2] if method == METHODS[0] or args.all else FEWER[form])
-    ]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        results = list(pool.map(lambda job: one(*job, out), jobs))
-    write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
-    show(results)
+    files = {method: args.results / f"{name}-cpu" / "results.json" for method, name in STUDIES.items()}
+    found = {method: json.loads(path.read_text())["runs"] for method, path in files.items() if path.exists()}
+    print("| method | form | epochs | compute | seconds | kNN | linear | seeds |\n" + "|" + "---|" * 8)
+    for method, runs in found.items():
+        print("\n".join(rows(method, runs)))
     if args.plot:
-        draw(results, args.plot)
+        draw(found, args.plot)
 
 
 if __name__ == "__main__":

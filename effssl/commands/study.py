@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -54,7 +55,7 @@ def study_run(
         out: folder for runs and results
         images: folder of photographs with train/ and val/, where the study needs one: Imagenette, or ImageNet itself
         voc: folder in VOC layout, for detection
-        sets: labelled sets for transfer, comma-separated folders or names
+        sets: labelled sets for transfer, comma-separated: cifar10=cifar10,flowers=path/to/flowers
         maps: saliency maps, for E02
     """
     from effssl.studies import load
@@ -67,7 +68,9 @@ def study_run(
     outcomes = run_study(about, scale, seeds, jobs, folder, Sources(images, voc, sets, maps))
     command = f"effssl study run {about.name} --scale {scale} --seeds {seeds} --jobs {jobs}"
     given = {"images": images, "voc": voc, "sets": sets, "maps": maps}
-    command += "".join(f" --{flag} {','.join(Path(p).name for p in v.split(','))}" for flag, v in given.items() if v)
+    for flag, value in given.items():  # folders by their names: where they lie is nobody's business
+        if value:
+            command += f" --{flag} " + ",".join(re.sub(r"[^=]*/", "", part.rstrip("/")) for part in value.split(","))
     print_results(about, outcomes)
     made = write(about, scale, outcomes, command, folder / f"{about.name}-{scale}")
     failed = [o for o in outcomes if o.failed]

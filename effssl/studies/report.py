@@ -140,6 +140,7 @@ def record(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], co
     """Everything, for a program to read."""
     runs = [
         {"arm": o.job.arm.name, "seed": o.job.seed, "objective": o.job.arm.objective, "at": o.job.arm.at,
+         "curve": o.job.arm.curve, "epochs": o.job.flags["epochs"],
          "config": o.job.folder.name, "values": o.values, "missing": o.missing, "failed": o.failed,
          "seconds": o.seconds, "flops": o.flops, "published": dict(o.job.arm.published)}
         for o in outcomes

@@ -270,15 +270,29 @@ def figure(run: Any, measure: Mapping[str, Any], scores: dict[str, Any]) -> floa
         raise RequestError("has no projection")
     key = json.dumps([measure["protocol"], measure["settings"], measure["data"]], sort_keys=True)
     if key not in scores:
-        sets = measure["data"].split(",") if measure["reads"] == "sets" else [measure["data"] or None]
-        found = [run.evaluate(measure["protocol"], data, **measure["settings"]) for data in sets]
-        scores[key] = found
+        several = measure["reads"] == "sets" and "sets" not in measure["settings"]
+        sets = dict(map(named, measure["data"].split(","))) if several else {"": measure["data"] or None}
+        scores[key] = {n: run.evaluate(measure["protocol"], data, **measure["settings"]) for n, data in sets.items()}
     found = scores[key]
     if not measure["also"]:
-        return sum(score.value for score in found) / len(found)
-    if measure["also"] not in found[0].also:
-        raise RequestError(f"{measure['protocol']} has no {measure['also']} here")
-    return float(found[0].also[measure["also"]])
+        return sum(score.value for score in found.values()) / len(found)
+    if measure["also"] in found:
+        return found[measure["also"]].value
+    also = next(iter(found.values())).also
+    if measure["also"] not in also:
+        wanted = "not among --sets" if measure["reads"] == "sets" else f"{measure['protocol']} has no such figure here"
+        raise RequestError(wanted)
+    return float(also[measure["also"]])
+
+
+def named(item: str) -> tuple[str, str]:
+    """One of --sets: flowers=path/to/folder stands for the published set of that name; alone, a folder is its own name.
+
+    >>> named("flowers=photos/flowers-small"), named("photos/cats")
+    (('flowers', 'photos/flowers-small'), ('cats', 'photos/cats'))
+    """
+    name, equals, source = item.partition("=")
+    return (name, source) if equals else (Path(item).name, item)
 
 
 def outcome(job: Job) -> Outcome:

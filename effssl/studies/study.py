@@ -41,6 +41,9 @@ class Measure:
     reads: str = ""  # data of its own: voc, or the transfer sets
 
 
+TRANSFER = (
+    "cifar10", "cifar100", "flowers", "caltech101", "aircraft", "dtd", "cars", "food", "pets", "sun397", "voc2007"
+)  # fmt: skip
 MEASURES: dict[str, Measure] = {
     "knn": Measure("knn"),
     "linear": Measure("linear"),
@@ -54,6 +57,7 @@ MEASURES: dict[str, Measure] = {
     "10 % top1": Measure("semi", {"percent": 10}),
     "10 % top5": Measure("semi", {"percent": 10}, also="top5"),
     "transfer": Measure("transfer", reads="sets"),
+    **{name: Measure("transfer", also=name, reads="sets") for name in TRANSFER},
     "AP": Measure("detect", {"mode": "frozen"}, reads="voc"),
     "AP50": Measure("detect", {"mode": "frozen"}, also="AP50", reads="voc"),
     "AP75": Measure("detect", {"mode": "frozen"}, also="AP75", reads="voc"),

@@ -44,7 +44,9 @@ def test_each_study_runs(name: str, out: Path) -> None:
     outcomes = run_study(study, "smoke", 1, 0, out, plan=False)
     assert not [o.failed for o in outcomes if o.failed]
     lacking = {why for o in outcomes for why in o.missing.values()}  # detection needs a folder of its own, and says so
-    assert lacking == {"E18": {"needs --voc, a folder"}, "E05": {"has no projection"}}.get(name, set())
+    assert lacking == {"E18": {"needs --voc, a folder"}, "E05": {"has no projection"}, "E17": {"not among --sets"}}.get(
+        name, set()
+    )
     folder = write(study, "smoke", outcomes, "effssl study run", out / name)
     found = json.loads((folder / "results.json").read_text())
     assert len(found["runs"]) == len(arms_at(study, "smoke"))
