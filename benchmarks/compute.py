@@ -2,7 +2,7 @@
 
 python -m benchmarks.compute [--results docs/results] [--plot docs/compute.png]
 
-The runs are those of `effssl study run C01 --scale cpu --seeds 3` and so on: CIFAR-10, 10,000 images, the small encoder,
+The runs are those of `effssl study run C01 --scale cpu --seeds 3` and so on: CIFAR-10, 10,000 images, small encoder,
 every point with its own schedule. Nothing is chosen here, and nothing is run.
 """
 
