@@ -59,8 +59,9 @@ def study_run(
         maps: saliency maps, for E02
     """
     from effssl.studies import load
+    from effssl.studies.plan import Sources
     from effssl.studies.report import print_results, write
-    from effssl.studies.runner import Sources, run_study
+    from effssl.studies.runner import run_study
 
     if seeds < 1 or jobs < 0:
         raise RequestError("--seeds is at least 1 and --jobs at least 0")

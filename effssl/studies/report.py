@@ -18,7 +18,8 @@ from effssl.files import write_atomically
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT
 from effssl.progress import table
-from effssl.studies.runner import Outcome, substitute
+from effssl.studies.plan import substitute
+from effssl.studies.runner import Outcome
 from effssl.studies.study import Arm, Claim, Figures, Study, compute, crossing, epochs
 
 WORDS = {True: "held", False: "not held", None: "not decided at this scale"}

@@ -15,8 +15,9 @@ import pytest
 from effssl.errors import RequestError
 from effssl.recipes import resolve
 from effssl.studies import load, names
+from effssl.studies.plan import Sources, arms_at, gflop_per_image, jobs_of, settings
 from effssl.studies.report import figures, markdown, page, rows, verdicts, write
-from effssl.studies.runner import Sources, arms_at, gflop_of, jobs_of, run_study, settings
+from effssl.studies.runner import run_study
 from effssl.studies.study import (
     Arm,
     Claim,
@@ -69,7 +70,7 @@ def test_each_arm_is_a_valid_request_at_paper_scale(name: str) -> None:
 def test_each_arm_takes_a_step_at_paper_scale(name: str, tmp_path: Path) -> None:
     for job in jobs_of(load(name), "paper", 1, tmp_path, Sources(images="photos", maps="maps.npz")):
         job = dataclasses.replace(job, flags={**job.flags, "batch_size": 8, "lr": 0.1})
-        gflop_of(job)  # a step on torch's meta device
+        gflop_per_image(job)  # a step on torch's meta device
 
 
 @pytest.mark.parametrize("name", names())
@@ -77,7 +78,7 @@ def test_each_arm_can_be_built_at_cpu_scale(name: str, tmp_path: Path) -> None:
     jobs = jobs_of(load(name), "cpu", 1, tmp_path, Sources(images="photos", maps="maps.npz"))
     assert len(jobs) >= 2
     for job in {job.flags["objective"]: job for job in jobs}.values():
-        gflop_of(dataclasses.replace(job, flags={**job.flags, "batch_size": 8, "lr": 0.1}))
+        gflop_per_image(dataclasses.replace(job, flags={**job.flags, "batch_size": 8, "lr": 0.1}))
 
 
 def test_shared_arms_have_one_folder(tmp_path: Path) -> None:
