@@ -1,13 +1,14 @@
 # make demo   set up and show what the package does, in about six minutes on two cores
 # make test   set up and run the tests
 # make lint   style and types
+# make docs   the documentation site, in site/
 # make chaos  kill, corrupt and starve runs on purpose; they must come back to the bit
 # make bench  speed, as ratios in one run; wants an otherwise idle machine
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint chaos bench clean
+.PHONY: demo test lint docs chaos bench clean
 .DEFAULT_GOAL := test
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -26,6 +27,10 @@ lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# mkdocs 2, which material warns of at every start, is not the one that constraints.txt names.
+docs: .venv/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+
 chaos: .venv/.ready
 	$(BIN)/python -m tests.chaos
 
@@ -37,4 +42,4 @@ bench: .venv/.peers
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist site *.egg-info

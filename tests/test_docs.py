@@ -1,9 +1,20 @@
-"""Every command and every Python snippet of README and docs runs, on small data in place of the real ones."""
+"""Every command and every Python snippet of README and docs runs, on small data in place of the real ones.
+
+A line of a code block, fenced or indented, that starts with effssl, torchrun, make, python or srun is a command. It
+is run here, or a comment before its block says why not:
+
+    <!-- not run: needs two machines -->
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,35 +26,106 @@ import effssl
 from effssl.cli import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that studies write (docs/results/E06.md) are records: the command on them is the one that was run.
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "results" or p.stem == "README"),
+]
+COMMAND = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*(effssl|torchrun|make|python3?|srun)\s")
+NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 # What a snippet needs to be quick; everything else is run as it is written.
 QUICK = ["--epochs", "1", "--batch-size", "8"]
+SMALLER = {"E06": "E14"}  # a study with 4 arms in place of one with 18
 
 
-def commands(page: Path) -> list[str]:
-    return [line.strip() for line in page.read_text().splitlines() if line.startswith("    effssl ")]
+@dataclass(frozen=True)
+class Block:
+    """A code block: its language, its lines with continued ones joined, and why it is not run."""
+
+    language: str
+    code: str
+    reason: str = ""
+
+    @property
+    def commands(self) -> list[str]:
+        lines = self.code.replace("\\\n", " ").splitlines()
+        return [line.strip() for line in lines if COMMAND.match(line.strip() + " ")]
 
 
-def snippets(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+def blocks(text: str) -> list[Block]:
+    """All code blocks of a page, fenced or indented by four."""
+    found: list[Block] = []
+    lines, at, reason = text.splitlines(), 0, ""
+    while at < len(lines):
+        line, before = lines[at], lines[at - 1] if at else ""
+        if fence := re.match(r" *(```+)(\w*)", line):
+            end = next(i for i in range(at + 1, len(lines)) if lines[i].strip().startswith(fence[1]))
+            found.append(Block(fence[2], "\n".join(lines[at + 1 : end]) + "\n", reason))
+            at, reason = end + 1, ""
+        elif line.startswith("    ") and not before.strip():
+            end = next((i for i in range(at, len(lines)) if lines[i].strip() and not lines[i].startswith("    ")), None)
+            code = [part[4:] for part in lines[at:end]]
+            found.append(Block("", "\n".join(code) + "\n", reason))
+            at, reason = len(lines) if end is None else end, ""
+        else:
+            marked = NOT_RUN.fullmatch(line.strip())
+            reason = marked[1] if marked else reason if not line.strip() else ""
+            at += 1
+    return found
 
 
-@pytest.fixture
-def desk(in_tmp: Path) -> Path:
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def page_blocks(page: Path) -> list[Block]:
+    return blocks(page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with photographs where the docs say they are."""
+    desk = tmp_path_factory.mktemp("desk")
     photo = Image.fromarray(load_sample_image("flower.jpg"))
-    (in_tmp / "path/to/photos").mkdir(parents=True)
+    (desk / "path/to/photos").mkdir(parents=True)
     for i in range(10):
-        photo.crop((20 * i, 10 * i, 200 + 20 * i, 150 + 10 * i)).save(in_tmp / f"path/to/photos/{i}.jpg")
-    photo.save(in_tmp / "a.jpg")
+        photo.crop((20 * i, 10 * i, 200 + 20 * i, 150 + 10 * i)).save(desk / f"path/to/photos/{i}.jpg")
+    photo.save(desk / "a.jpg")
+    photo.rotate(90).save(desk / "b.jpg")
     for part in ("train", "test"):
-        for name in ("left", "right"):
-            folder = in_tmp / "path/to/labelled" / part / name
+        for side in ("left", "right"):
+            folder = desk / "path/to/labelled" / part / side
             folder.mkdir(parents=True)
             for i in range(5):
                 photo.crop((40 * i, 10 * i, 200 + 40 * i, 150 + 10 * i)).save(folder / f"{part}{i}.jpg")
-    published_sets(in_tmp / "path/to/sets", photo)
+    published_sets(desk / "path/to/sets", photo)
+    return desk
+
+
+@pytest.fixture(scope="module")
+def trained(desk_once: Path) -> Path:
+    """Runs that pages use before, or without, making them: trained once."""
+    runs = desk_once / "runs"
+    quick = {"epochs": 1, "batch_size": 8, "quiet": True}
+    effssl.pretrain("digits", "byol+rotation", out=runs / "first", subset=64, **quick)
+    shutil.copytree(runs / "first", runs / "digits")
+    effssl.pretrain(str(desk_once / "path/to/photos"), "simsiam", out=runs / "photos", **quick)
+    return runs
+
+
+@pytest.fixture
+def desk(desk_once: Path, in_tmp: Path) -> Path:
+    """The same folder, fresh for every page."""
+    shutil.copytree(desk_once, in_tmp, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs"))
     return in_tmp
+
+
+def lend(code: str, trained: Path) -> None:
+    """Put a trained run where code that does not train it itself expects it."""
+    for run in trained.iterdir():
+        if re.search(rf"\bruns/{run.name}\b", code) and not Path("runs", run.name).exists():
+            shutil.copytree(run, Path("runs", run.name))
 
 
 def published_sets(root: Path, photo: Image.Image) -> None:
@@ -58,47 +140,121 @@ def published_sets(root: Path, photo: Image.Image) -> None:
     for folder in ("dtd/dtd/labels", "dtd/dtd/imdb", "dtd/dtd/images/banded", "dtd/dtd/images/dotted"):
         (root / folder).mkdir(parents=True)
     names = [f"{('banded', 'dotted')[i % 2]}/{i}.jpg" for i in range(10)]
-    for i, name in enumerate(names):
-        photo.crop((7 * i, 7 * i, 90 + 7 * i, 90 + 7 * i)).save(root / "dtd/dtd/images" / name)
+    for i, image in enumerate(names):
+        photo.crop((7 * i, 7 * i, 90 + 7 * i, 90 + 7 * i)).save(root / "dtd/dtd/images" / image)
     for part in ("train", "val", "test"):
         (root / f"dtd/dtd/labels/{part}1.txt").write_text("\n".join(names))
 
 
 def adapt(command: str) -> list[str]:
-    args = shlex.split(command.replace("--data cifar10", "--data digits"), comments=True)[1:]
+    """The command's words, with small data and one epoch."""
+    words = shlex.split(command.replace("--data cifar10", "--data digits"), comments=True)
+    args = [SMALLER.get(word, word) for word in words[words.index("effssl") + 1 :]]
     if args[0] not in ("pretrain", "sweep"):
         return args
-    if "--budget" in args:  # whether it is kept is for another test
-        args[args.index("--budget") + 1] = "8s"
+    if "--over" in args:  # one value of those to try
+        args[args.index("--over") + 1] = args[args.index("--over") + 1].split(",")[0]
+    if "--budget" in args and "digits" in args:
+        args[args.index("--budget") + 1] = "5s"
         return [*args, *QUICK[2:]]
-    if "--epochs" in args:
-        del args[args.index("--epochs") : args.index("--epochs") + 2]
+    for flag in ("--budget", "--epochs"):  # timing steps on photographs takes longer than the run itself
+        if flag in args:
+            del args[args.index(flag) : args.index(flag) + 2]
     if "digits" in args:
         args += ["--subset", "64"]
-    return args + QUICK + (["--out", f"runs/{abs(hash(command))}"] if "--out" not in args else [])
+    return [*args, *QUICK, *([] if "--out" in args else ["--out", f"runs/{abs(hash(command))}"])]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands(page: Path, desk: Path) -> None:
-    found = commands(page)
-    for command in found:
-        if command.startswith("effssl eval") and not Path("runs/first").exists():
-            main(adapt("effssl pretrain --data cifar10 --out runs/first"))
+def carry_out(command: str) -> None:
+    """Run a command: in this process, and what torchrun starts in one of its own; two are for tests of distribution."""
+    if command.startswith("effssl "):
         main(adapt(command))
+        return
+    assert command.startswith("torchrun "), f"this test cannot run {command!r}; say why before its block"
+    launcher = command.partition(" -m effssl ")[0].replace("--nproc-per-node 2", "--nproc-per-node 1").split()[1:]
+    words = ["-m", "torch.distributed.run", "--standalone", *launcher, "-m", "effssl", *adapt(command)]
+    ran = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands(page: Path, desk: Path, trained: Path) -> None:
+    found = [c for block in page_blocks(page) if not block.reason for c in block.commands]
+    for command in found:
+        if " --out " not in command:
+            lend(command, trained)
+        carry_out(command)
     assert found or page.name not in ("README.md", "images.md", "terms.md", "evaluation.md")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_snippets(page: Path, desk: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_snippets(page: Path, desk: Path, trained: Path) -> None:
     scope = {"images": torch.zeros(2, 3, 32, 32, dtype=torch.uint8)}
-    for code in snippets(page):
-        if 'load("runs/photos")' in code:
-            effssl.pretrain("path/to/photos", "simsiam", out="runs/photos", epochs=1, batch_size=8, quiet=True)
-        code = code.replace('"cifar10"', '"digits"').replace("epochs=20", "epochs=1, subset=256, quiet=True")
+    for block in page_blocks(page):
+        if block.language != "python" or block.reason:
+            continue
+        lend(block.code, trained)
+        code = block.code.replace('"cifar10"', '"digits"').replace("epochs=20", "epochs=1, subset=256, quiet=True")
         exec(compile(code, page.name, "exec"), scope)
 
 
+def test_a_command_that_is_not_run_says_why() -> None:
+    """The blocks are found wherever they stand, and a mark counts for the block after it alone."""
+    text = """
+Words.
+
+    effssl eval knn a  # b
+
+<!-- not run: slow -->
+
+    make demo
+
+and
+
+```bash
+torchrun \\
+    -m effssl pretrain
+```
+
+- item
+
+    effssl recipes
+
+<!-- not run: two machines -->
+```
+OMP_NUM_THREADS=1 srun effssl
+```
+
+    L = a + b
+"""
+    found = [(block.reason, block.commands) for block in blocks(text)]
+    assert found == [
+        ("", ["effssl eval knn a  # b"]),
+        ("slow", ["make demo"]),
+        ("", ["torchrun      -m effssl pretrain"]),
+        ("", ["effssl recipes"]),
+        ("two machines", ["OMP_NUM_THREADS=1 srun effssl"]),
+        ("", []),
+    ]
+
+
+def test_make_targets_exist() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    targets = set(re.findall(r"(?:`|^    )make (\w+)", text, re.MULTILINE))
+    known = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"demo", "test", "docs"} <= targets <= known
+
+
 def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{name(page)}: {target}"
+
+
+def test_api_page_shows_every_public_name() -> None:
+    shown = re.findall(r"^::: (\S+)", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    public = {getattr(effssl, each) for each in effssl.__all__}
+    documented = {
+        getattr(importlib.import_module(module), each) for module, _, each in (p.rpartition(".") for p in shown)
+    }
+    assert not {each.__name__ for each in public - documented}
