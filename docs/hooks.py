@@ -1,4 +1,4 @@
-"""Puts pages of the repository's root into the site, and turns links to them into links inside the site.
+"""What mkdocs does beside its own work: pages of the repository's root, and no page that asks another host.
 
 A changelog belongs where people look for it, beside README; links are written as the code-hosting site follows them.
 """
@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 COPIED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 INSIDE = COPIED | {"README.md": "index.md"}
+OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^>]*>""")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -29,3 +32,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links out of docs/ to a page of the root lead to its copy, from whatever depth."""
     names = "|".join(map(re.escape, INSIDE))
     return re.sub(rf"\]\(((?:\.\./)*)\.\./({names})", lambda m: f"]({m[1]}{INSIDE[m[2]]}", markdown)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> None:
+    """The site works without network: fonts, scripts and pictures are its own."""
+    if asked := OUTSIDE.search(output):
+        raise PluginError(f"{page.file.src_uri} would fetch something from elsewhere: {asked[0]}")
