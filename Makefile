@@ -28,8 +28,9 @@ lint: .venv/.ready
 	$(BIN)/mypy
 
 # mkdocs 2, which material warns of at every start, is not the one that constraints.txt names.
+# No --quiet: it hides warnings from --strict.
 docs: .venv/.ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 chaos: .venv/.ready
 	$(BIN)/python -m tests.chaos
