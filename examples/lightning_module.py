@@ -65,6 +65,9 @@ class SelfSupervised(lightning.LightningModule):
         self.updates += 1
         self.objective.after_update(self.updates / float(self.trainer.estimated_stepping_batches))
 
+    def on_train_epoch_end(self) -> None:
+        print(f"epoch {self.current_epoch + 1}: loss {self.trainer.callback_metrics['loss']:.4f}")
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.objective.parameters(), self.lr, momentum=0.9, weight_decay=1e-4)
 
@@ -86,5 +89,5 @@ if __name__ == "__main__":
     views = DataLoader(TwoViews(args.data, args.size), args.batch_size, shuffle=True, drop_last=True)
     trainer = lightning.Trainer(max_epochs=args.epochs, logger=False, enable_checkpointing=False, log_every_n_steps=1)
     trainer.fit(module, views)
-    print(f"loss {trainer.callback_metrics['loss']:.4f} after {module.updates} updates")
     torch.save(resnet.state_dict(), "encoder.pth")
+    print(f"{module.updates} updates: encoder.pth   next: effssl eval knn encoder.pth --encoder resnet18 --data …")
