@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -43,6 +44,8 @@ def desk(in_tmp: Path) -> Path:
             for i in range(5):
                 photo.crop((40 * i, 10 * i, 200 + 40 * i, 150 + 10 * i)).save(folder / f"{part}{i}.jpg")
     published_sets(in_tmp / "path/to/sets", photo)
+    weights = torchvision.models.resnet18(weights=None).state_dict()
+    torch.save({"state_dict": {f"module.encoder_q.{k}": v for k, v in weights.items()}}, in_tmp / "path/to/moco.pth")
     return in_tmp
 
 
@@ -82,7 +85,7 @@ def adapt(command: str) -> list[str]:
 def test_commands(page: Path, desk: Path) -> None:
     found = commands(page)
     for command in found:
-        if command.startswith("effssl eval") and not Path("runs/first").exists():
+        if command.startswith(("effssl eval", "effssl export")) and not Path("runs/first").exists():
             main(adapt("effssl pretrain --data cifar10 --out runs/first"))
         main(adapt(command))
     assert found or page.name not in ("README.md", "images.md", "terms.md", "evaluation.md")
@@ -94,6 +97,9 @@ def test_snippets(page: Path, desk: Path) -> None:
     for code in snippets(page):
         if 'load("runs/photos")' in code:
             effssl.pretrain("path/to/photos", "simsiam", out="runs/photos", epochs=1, batch_size=8, quiet=True)
+        if 'export("runs/resnet"' in code:
+            quick = {"subset": 64, "batch_size": 32, "epochs": 1, "health": {"bank": 8, "queries": 8}, "quiet": True}
+            effssl.pretrain("digits", "simsiam", encoder="resnet18", out="runs/resnet", **quick)
         code = code.replace('"cifar10"', '"digits"').replace("epochs=20", "epochs=1, subset=256, quiet=True")
         exec(compile(code, page.name, "exec"), scope)
 

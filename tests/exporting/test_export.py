@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -62,11 +63,14 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run that has a score, and a photograph."""
+def desk(tmp_path_factory: pytest.TempPathFactory, tiny_photos: Tensor) -> Path:
+    """A folder with a run on photographs that has a score, and a photograph."""
     folder = tmp_path_factory.mktemp("desk")
+    tiles, labels = tiny_photos.numpy(), [0] * 128 + [1] * 128  # which photograph a tile is from
+    parts = {"images": tiles[::4], "labels": labels[::4], "test_images": tiles[1::32], "test_labels": labels[1::32]}
+    np.savez(folder / "tiles.npz", **parts)
     run = effssl.pretrain(
-        "digits", "simsiam", encoder="resnet18", image_size=32, subset=64, batch_size=32, epochs=1, quiet=True,
+        str(folder / "tiles.npz"), "simsiam", encoder="resnet18", batch_size=32, epochs=1, quiet=True,
         out=folder / "run",
     )  # fmt: skip
     run.knn(k=5)
@@ -115,8 +119,15 @@ def test_a_stranger_gets_our_features(
 def test_the_card_says_what_it_is(exported: dict) -> None:
     file = exported["run", "timm"][0]
     card = file.with_name(f"{file.name}.md").read_text()
-    training = ("resnet18", "simsiam", "| data | digits |", "| epochs | 1 |", "torch 2", "License of the training data")
-    for said in (*training, "32×32", "bilinear", "0.4914, 0.4822, 0.4465", "| knn k=5 |", "k 5"):
+    training = (
+        "resnet18",
+        "simsiam",
+        "| data | tiles.npz |",
+        "| epochs | 1 |",
+        "torch 2",
+        "License of the training data",
+    )
+    for said in (*training, "24×24", "bilinear", "0.4914, 0.4822, 0.4465", "| knn k=5 |", "k 5"):
         assert said in card
     assert "None were measured" in exported["small", "pt2"][0].with_name("small-pt2.pt2.md").read_text()
 
@@ -136,7 +147,7 @@ def test_safetensors_come_back_with_their_preprocessing(desk: Path, photos: Tens
     effssl.export("small", "safetensors", bicubic, weights="random", image_size=48)
     assert (effssl.load(bicubic).size, effssl.load(bicubic).share) == (48, loaded.share)
     with safe_open(str(file), "pt") as opened:
-        assert json.loads(opened.metadata()["effssl"])["data"] == "digits"
+        assert json.loads(opened.metadata()["effssl"])["data"] == "tiles.npz"
 
 
 def test_where_the_images_lay_is_not_told(desk: Path, in_tmp: Path) -> None:
