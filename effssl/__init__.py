@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from effssl.data.pack import pack
     from effssl.errors import RequestError, RunFailed, Stopped
     from effssl.evaluation import Score, evaluate
+    from effssl.exporting import export
+    from effssl.importing import import_encoder
     from effssl.objectives.options import register
+    from effssl.own_loop import objective, view_loader
     from effssl.pretraining import pretrain
     from effssl.run import Run, load
 
@@ -30,11 +33,15 @@ __all__ = [
     "Score",
     "Stopped",
     "evaluate",
+    "export",
+    "import_encoder",
     "load",
+    "objective",
     "open_data",
     "pack",
     "pretrain",
     "register",
+    "view_loader",
 ]
 
 _WHERE = {
@@ -43,9 +50,13 @@ _WHERE = {
     "load": "effssl.run",
     "evaluate": "effssl.evaluation",
     "Score": "effssl.evaluation",
+    "export": "effssl.exporting",
+    "import_encoder": "effssl.importing",
     "open_data": "effssl.data",
     "pack": "effssl.data.pack",
     "register": "effssl.objectives.options",
+    "objective": "effssl.own_loop",
+    "view_loader": "effssl.own_loop",
     "RequestError": "effssl.errors",
     "RunFailed": "effssl.errors",
     "Stopped": "effssl.errors",

@@ -24,6 +24,11 @@ VERBS = {
         "saliency:saliency",
         "maps for crops that show what an image is about: effssl saliency RUN --out maps.npz",
     ),
+    "export": ("export:export", "an encoder for other software: effssl export RUN --to torchvision|timm|onnx|…"),
+    "import": (
+        "export:import_",
+        "an encoder from another project's checkpoint: effssl import FILE --encoder resnet50 …",
+    ),
     "recipes": ("recipes:recipes_", "list the recipes, or show one: effssl recipes [NAME]"),
 }
 HELP = """effssl: efficient self-supervised learning of visual representations

@@ -45,6 +45,15 @@ def written_beside(path: Path, content: str | bytes, new: bool = False) -> Itera
         beside.unlink(missing_ok=True)
 
 
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuse a file that cannot be written or, unless told otherwise, one that is there already."""
+    there = os.path.lexists(path)
+    if path.is_dir() or not os.access(path if there else path.parent, os.W_OK):
+        raise RequestError(f"{path} cannot be written; --out names a file in a folder that exists")
+    if there and not overwrite:
+        raise RequestError(f"{path} exists; choose another --out, or add --overwrite")
+
+
 def keep_copy(path: Path, copy: Path) -> None:
     """Give a file a second name, in place of what had it; the file itself is there all the time."""
     beside = copy.with_name(f".{copy.name}.{os.getpid()}{BESIDE}")

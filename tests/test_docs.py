@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from PIL import Image
 from sklearn.datasets import load_sample_image
 from torch.distributed.run import get_args_parser
@@ -99,6 +100,8 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for i in range(5):
                 photo.crop((40 * i, 10 * i, 200 + 40 * i, 150 + 10 * i)).save(folder / f"{part}{i}.jpg")
     published_sets(desk / "path/to/sets", photo)
+    weights = torchvision.models.resnet18(weights=None).state_dict()
+    torch.save({"state_dict": {f"module.encoder_q.{k}": v for k, v in weights.items()}}, desk / "path/to/moco.pth")
     return desk
 
 
@@ -110,6 +113,8 @@ def trained(desk_once: Path) -> Path:
     effssl.pretrain("digits", "byol+rotation", out=runs / "first", subset=64, **quick)
     shutil.copytree(runs / "first", runs / "digits")
     effssl.pretrain(str(desk_once / "path/to/photos"), "simsiam", out=runs / "photos", **quick)
+    few = {"bank": 8, "queries": 8}
+    effssl.pretrain("digits", "simsiam", encoder="resnet18", out=runs / "resnet", subset=64, health=few, **quick)
     return runs
 
 

@@ -14,6 +14,7 @@ from effssl.network.small import SmallEncoder, small_width
 
 SMALL_IMAGE = 64  # up to this many pixels a side a ResNet gets the stem for small images
 RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
+CLASSIFIERS = ("fc", "classifier", "head", "heads")  # what torchvision calls its last layers
 
 
 class Encoder(nn.Module):
@@ -54,17 +55,31 @@ def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
         )
     from torchvision import models
 
-    extra: dict[str, Any] = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
-    if name.startswith("vit_"):
-        extra["image_size"] = image_size
     with refused(name, image_size):
-        model = models.get_model(name, weights=None, **extra)
-    if name.startswith("resnet") and (stem == "small" or (stem == "auto" and image_size <= SMALL_IMAGE)):
+        model = models.get_model(name, weights=None, **torchvision_arguments(name, image_size))
+    if has_small_stem(name, image_size, stem):
         model.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
     _drop_classifier(model)
-    return Encoder(model, _feature_size(model, image_size, name))
+    return Encoder(model, feature_size(model, image_size, name))
+
+
+def torchvision_arguments(name: str, image_size: int) -> dict[str, Any]:
+    """What torchvision's constructor has to be told."""
+    if name in ("googlenet", "inception_v3"):
+        return {"init_weights": True, "aux_logits": False}
+    return {"image_size": image_size} if name.startswith("vit_") else {}
+
+
+def timm_arguments(name: str, image_size: int) -> dict[str, Any]:
+    """What timm's constructor has to be told."""
+    return {"img_size": image_size} if "vit" in name else {}
+
+
+def has_small_stem(name: str, image_size: int, stem: str) -> bool:
+    """Whether the first convolution is 3×3 without stride, and nothing is pooled after it."""
+    return name.startswith("resnet") and (stem == "small" or (stem == "auto" and image_size <= SMALL_IMAGE))
 
 
 def model_names() -> list[str]:
@@ -76,7 +91,7 @@ def model_names() -> list[str]:
 
 def _drop_classifier(model: nn.Module) -> None:
     """Replace the last linear layer, whatever a model calls it, by the identity."""
-    for attribute in ("fc", "classifier", "head", "heads"):
+    for attribute in CLASSIFIERS:
         layer = getattr(model, attribute, None)
         if isinstance(layer, nn.Linear):
             setattr(model, attribute, nn.Identity())
@@ -95,17 +110,20 @@ def _from_timm(name: str, image_size: int) -> Encoder:
     if not timm.is_model(name):
         near = did_you_mean(name, timm.list_models())
         raise RequestError(f"timm has no model named {name!r}{near}")
-    sizes: dict[str, Any] = {"img_size": image_size} if "vit" in name else {}
     with refused(f"timm:{name}", image_size):
-        model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
-    return Encoder(model, _feature_size(model, image_size, f"timm:{name}"))
+        model = timm.create_model(name, pretrained=False, num_classes=0, **timm_arguments(name, image_size))
+    return Encoder(model, feature_size(model, image_size, f"timm:{name}"))
 
 
-def _feature_size(model: nn.Module, image_size: int, name: str) -> int:
+def feature_size(model: nn.Module, image_size: int, name: str) -> int:
+    """Width of a model's features, N×width for images N×3×size×size."""
     model.eval()
     with torch.no_grad(), refused(name, image_size):
-        features = model(torch.zeros(2, 3, image_size, image_size))
+        device = next((p.device for p in model.parameters()), None)
+        features = model(torch.zeros(2, 3, image_size, image_size, device=device))
     model.train()
+    if features.ndim != 2:
+        raise RequestError(f"{name} gives features of shape {tuple(features.shape)} for 2 images; they must be 2×width")
     return int(features.shape[1])
 
 

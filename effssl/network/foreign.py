@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +16,17 @@ from torch import Tensor, nn
 
 from effssl.data.decoding import RESAMPLE
 from effssl.errors import RequestError, did_you_mean
-from effssl.network.encoders import Encoder, build_encoder, model_names
-from effssl.network.loaded import LoadedEncoder, is_ours, load_encoder
+from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments
+from effssl.network.loaded import LoadedEncoder, is_ours, load_encoder, ready
 from effssl.network.small import small_width
 from effssl.progress import say
 from effssl.randomness import seeded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FILES = (".safetensors", ".pt", ".pth", ".bin", ".tar", ".ckpt")
-# Where training scripts keep weights; the trained network before its slow copy.
-NESTED = ("state_dict", "model", "model_state_dict", "online_network_state_dict", "student", "teacher")
+FILES = (".safetensors", ".pt", ".pth", ".bin", ".tar", ".ckpt", ".torch")
+DEPTH = 8  # levels of mappings in which training scripts keep weights
+NAMED = 5  # names in a message; of more, the number
+# The trained network comes before its slow copy.
 TRAINED = re.compile(r"(^|[._])(q|query|online|student|base)([._]|$)")
 COPY = re.compile(r"(^|[._])(k|key|teacher|momentum|target|ema)([._]|$)")
 SIZE = 224
@@ -41,7 +45,7 @@ def open_foreign(source: str, encoder: str = "", weights: str = "default", image
             refuse_flags(source, encoder=encoder, weights=weights, image_size=image_size)
             return load_encoder(path)
         refuse_flags(source, weights=weights)
-        return _from_file(path, encoder, image_size)
+        return from_file(path, encoder, image_size)[0]
     if path.suffix in FILES or "/" in source:
         raise RequestError(f"no run folder or weight file at {source}")
     small = bool(small_width(source))
@@ -53,7 +57,7 @@ def open_foreign(source: str, encoder: str = "", weights: str = "default", image
     if weights == "random":
         about |= {"image_size": image_size or (32 if small else SIZE), "seed": SEED}
         with seeded(SEED, "random weights"):
-            return _ready(build_encoder(source, about["image_size"]), about)
+            return ready(build_encoder(source, about["image_size"]), about)
     if small:
         raise RequestError(f"{source} has no pretrained weights; train it, or use --weights random")
     about |= preprocessing(source)
@@ -62,7 +66,8 @@ def open_foreign(source: str, encoder: str = "", weights: str = "default", image
         about.pop("share", None)  # it belongs to their size
     built = build_encoder(source, about["image_size"])
     _load_pretrained(source, built, about["image_size"])
-    return _ready(built, about)
+    about |= {"renormalizes": True} if source in ("googlenet", "inception_v3") else {}
+    return ready(built, about)
 
 
 def refuse_flags(source: str, encoder: str = "", weights: str = "default", image_size: int = 0) -> None:
@@ -102,8 +107,8 @@ def _load_pretrained(name: str, built: Encoder, size: int) -> None:
         if name.startswith("timm:"):
             import timm
 
-            sizes: dict[str, Any] = {"img_size": size} if "vit" in name else {}
-            given = timm.create_model(name.removeprefix("timm:"), pretrained=True, num_classes=0, **sizes)
+            plain = name.removeprefix("timm:")
+            given = timm.create_model(plain, pretrained=True, num_classes=0, **timm_arguments(plain, size))
             state = given.state_dict()
         else:
             from torchvision import models
@@ -120,23 +125,31 @@ def _load_pretrained(name: str, built: Encoder, size: int) -> None:
             "or use --weights random"
         ) from None
     fill(built.backbone, state, name)
-    if name in ("googlenet", "inception_v3"):  # with these weights they renormalize by themselves
-        built.backbone.transform_input = True  # type: ignore[assignment]
 
 
-def _from_file(path: Path, encoder: str, image_size: int) -> LoadedEncoder:
+@dataclass(frozen=True)
+class Filled:
+    """What of a file went into a network."""
+
+    prefix: str  # of the names that were taken
+    taken: int
+    left: dict[str, int]  # the rest, by the part of the file that it belongs to
+
+
+def from_file(path: Path, encoder: str, image_size: int = 0, prefix: str = "") -> tuple[LoadedEncoder, Filled]:
+    """An encoder with the weights of a file, and what was taken from it; `prefix` chooses one of several networks."""
     if not encoder:
         raise RequestError(f"{path} does not say which network it is; add --encoder, e.g. --encoder resnet50")
     tensors = read_weights(path)
     stem = "auto"
     if encoder.startswith("resnet"):
-        kernels = [w.shape[-1] for key, w in tensors.items() if key.endswith("conv1.weight") and w.shape[1] == 3]
+        kernels = [w.shape[-1] for w in tensors.values() if w.ndim == 4 and w.shape[1] == 3]
         stem = "small" if kernels[:1] == [3] else "large"
     size = image_size or (32 if small_width(encoder) or stem == "small" else SIZE)
     built = build_encoder(encoder, size, stem)
-    fill(built.backbone, tensors, str(path))
+    filled = fill(built.backbone, tensors, str(path), prefix)
     about = {"encoder": encoder, "image_size": size, "stem": stem, "mean": MEAN, "std": STD, "weights": path.name}
-    return _ready(built, about)
+    return ready(built, about), filled
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -151,49 +164,79 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # the unpickler's own refusals
         if type(error).__module__.split(".")[0] not in ("pickle", "_pickle", "torch"):
             raise
-        raise RequestError(f"{path} holds more than weights and is not loaded: it could run code") from None
-    while isinstance(content, dict):
-        inner = next((content[key] for key in NESTED if isinstance(content.get(key), dict)), None)
-        if inner is None:
-            break
-        content = inner
-    tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+        part = "classy_state_dict" if path.suffix == ".torch" else "state_dict"
+        take = f"torch.save(torch.load('{path}', weights_only=False)['{part}'], 'weights.pth')"
+        raise RequestError(
+            f"{path} holds more than weights and is not loaded: it could run code. If you trust it, take its weights "
+            f'out: python -c "import torch; {take}"'
+        ) from None
+    tensors = dict(_tensors(content)) if isinstance(content, Mapping) else {}
     if not tensors:
         raise RequestError(f"{path} holds no weights by name (a state dict)")
     return tensors
 
 
-def fill(backbone: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
-    """Load weights whose names may carry a prefix (module., encoder_q., backbone., …); classifiers are left out."""
+def _tensors(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of nested mappings, by dotted names: training scripts keep weights at many places."""
+    for key, value in content.items():
+        if isinstance(value, Tensor):
+            yield f"{prefix}{key}", value
+        elif isinstance(value, Mapping) and depth < DEPTH:
+            yield from _tensors(value, f"{prefix}{key}.", depth + 1)
+
+
+def fill(backbone: nn.Module, tensors: dict[str, Tensor], source: str, prefix: str = "") -> Filled:
+    """Load weights whose names may carry a prefix (module., encoder_q., backbone., …); all else is left out.
+
+    Names may also be those of `nn.Sequential(*model.children())`, where a number stands for each child.
+    """
     wanted = backbone.state_dict()
+    numbers = {name: str(i) for i, (name, _) in enumerate(backbone.named_children())}
+    numbered = {
+        key: ".".join([numbers.get(first, first), *rest]) for key in wanted for first, *rest in [key.split(".")]
+    }
+    found: dict[str, dict[str, str]] = {}  # prefix: our names and theirs
+    for theirs in ({key: key for key in wanted}, numbered):
+        some = next(iter(theirs.values()))
+        for one in {key.removesuffix(some) for key in tensors if key.endswith(some)}:
+            names = {key: f"{one}{name}" for key, name in theirs.items() if f"{one}{name}" in tensors}
+            if one.startswith(prefix) and len(names) > len(found.get(one, {})):
+                found[one] = names
+    if prefix and not found:
+        raise RequestError(f"{source} has no weights of this network whose names begin with {prefix}")
 
-    def fits(prefix: str) -> tuple[int, int]:
+    def fits(one: str) -> tuple[int, int]:
         """How many weights are found, then whether it is the trained network or the slow copy of one."""
-        found = sum(f"{prefix}{key}" in tensors for key in wanted)
-        return found, bool(TRAINED.search(prefix)) - bool(COPY.search(prefix))
+        return len(found[one]), bool(TRAINED.search(one)) - bool(COPY.search(one))
 
-    some = next(iter(wanted))
-    prefixes = sorted({key.removesuffix(some) for key in tensors if key.endswith(some)} | {""})
-    prefix = max(prefixes, key=fits)
-    others = [other for other in prefixes if other != prefix and fits(other)[0] == fits(prefix)[0]]
-    if others and fits(prefix)[0]:
-        say(f"{source} holds {1 + len(others)} such networks; taken: {prefix or 'no prefix'}, not {', '.join(others)}")
-    missing = [key for key in wanted if f"{prefix}{key}" not in tensors and not key.endswith("num_batches_tracked")]
+    best = max(sorted(found), key=fits, default="")
+    names = found.get(best, {})
+    others = [one for one in sorted(found) if one != best and len(found[one]) == len(names)]
+    if others:
+        say(f"{source} holds {1 + len(others)} such networks; taken: {best or 'no prefix'}, not {', '.join(others)}")
+    missing = [key for key in wanted if key not in names and not key.endswith("num_batches_tracked")]
     if missing:
+        shown = ", ".join(missing[:NAMED]) + (" …" if len(missing) > NAMED else "")
         raise RequestError(
-            f"{source} lacks {len(missing)} of the {len(wanted)} weights of this network, e.g. {missing[0]}; "
-            "is --encoder right?"
+            f"{source} lacks {len(missing)} of the {len(wanted)} weights of this network: {shown}; is --encoder right?"
         )
-    chosen = {key: tensors[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in tensors}
-    for key, value in chosen.items():
-        if value.shape != wanted[key].shape:
+    for key, name in names.items():
+        if tensors[name].shape != wanted[key].shape:
             raise RequestError(
-                f"{source}: {key} has shape {tuple(value.shape)}, this network wants {tuple(wanted[key].shape)}; "
-                "is --encoder (or --image-size) right?"
+                f"{source}: {key} has shape {tuple(tensors[name].shape)}, this network wants "
+                f"{tuple(wanted[key].shape)}; is --encoder (or --image-size) right?"
             )
-    backbone.load_state_dict(chosen, strict=False)
+    backbone.load_state_dict({key: tensors[name] for key, name in names.items()}, strict=False)
+    left = Counter(_part(name, best) for name in tensors.keys() - set(names.values()))
+    return Filled(best, len(names), dict(sorted(left.items())))
 
 
-def _ready(encoder: Encoder, about: dict[str, Any]) -> LoadedEncoder:
-    loaded = LoadedEncoder(encoder, about).requires_grad_(False)
-    return loaded.to(memory_format=torch.channels_last).eval()
+def _part(name: str, prefix: str) -> str:
+    """The part of a file that a name belongs to: as much of it as leads away from what was taken.
+
+    >>> _part("module.encoder_k.layer1.0.bn1.weight", "module.encoder_q.")
+    'module.encoder_k'
+    """
+    parts, taken = name.split("."), prefix.split(".")[:-1]
+    shared = next((i for i, (a, b) in enumerate(zip(parts, taken, strict=False)) if a != b), len(taken))
+    return ".".join(parts[: shared + 1])

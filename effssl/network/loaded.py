@@ -105,14 +105,14 @@ def describe(config: Config) -> dict[str, Any]:
     return about | {"mean": augment["mean"], "std": augment["std"], "augment": augment}
 
 
-def dump_encoder(encoder: Encoder, config: Config) -> bytes:
-    """The bytes of encoder.safetensors."""
+def dump_encoder(encoder: Encoder, about: dict[str, Any]) -> bytes:
+    """The bytes of encoder.safetensors: weights, and all that has to be known to use them."""
     tensors = {key: value.detach().cpu().contiguous() for key, value in encoder.backbone.state_dict().items()}
-    return save(tensors, metadata={"effssl": json.dumps(describe(config))})
+    return save(tensors, metadata={"effssl": json.dumps(about)})
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is an encoder that `effssl pretrain` wrote."""
+    """Whether a file is an encoder that effssl wrote."""
     try:
         with safe_open(str(path), framework="pt") as file:
             return "effssl" in (file.metadata() or {})
@@ -121,7 +121,7 @@ def is_ours(path: Path) -> bool:
 
 
 def load_encoder(path: str | Path) -> LoadedEncoder:
-    """Read an encoder that `effssl pretrain` wrote; frozen and in eval mode."""
+    """Read an encoder that effssl wrote; frozen and in eval mode."""
     try:
         with safe_open(str(path), framework="pt") as file:
             about = json.loads((file.metadata() or {})["effssl"])
@@ -132,5 +132,12 @@ def load_encoder(path: str | Path) -> LoadedEncoder:
         raise RequestError(f"{path} is not an encoder file of effssl: {error}") from None
     encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
     encoder.backbone.load_state_dict(tensors)
+    return ready(encoder, about)
+
+
+def ready(encoder: Encoder, about: dict[str, Any]) -> LoadedEncoder:
+    """An encoder with its weights, frozen and in eval mode."""
+    if about.get("renormalizes"):  # two models of torchvision: with its pretrained weights they do so by themselves
+        encoder.backbone.transform_input = True  # type: ignore[assignment]
     loaded = LoadedEncoder(encoder, about).requires_grad_(False)
     return loaded.to(memory_format=torch.channels_last).eval()

@@ -31,7 +31,7 @@ class Conv3x3(nn.Conv2d):
         side = x.shape[-1]
         if side > 2 or x.shape[-2] != side:
             return super().forward(x)
-        n, out, kernel = len(x), -(-side // self.stride[0]), self.weight.permute(0, 2, 3, 1)  # outputs×3×3×inputs
+        n, out, kernel = x.shape[0], -(-side // self.stride[0]), self.weight.permute(0, 2, 3, 1)  # outputs×3×3×inputs
         taps = [kernel[:, 1 - i : 1 - i + side, 1 - j : 1 - j + side] for i in range(out) for j in range(out)]
         matrix = torch.stack(taps).view(out * out * self.out_channels, side * side * self.in_channels)
         y = x.permute(0, 2, 3, 1).reshape(n, -1) @ matrix.T

@@ -6,7 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from effssl.config import Config
 from effssl.data.views import Needs, Views
+from effssl.distribution import rank, world
 from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.objectives.options import OWN, TERMS, Plain
@@ -138,6 +139,7 @@ class Objective(nn.Module):
         self.network = network
         self.terms = nn.ModuleDict(terms)
         self.weights = weights
+        self.config = config
         self.joint_pass = config.joint_pass
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -153,6 +155,23 @@ class Objective(nn.Module):
         each = [term.needs for _, term in self.items()]
         own = next((n.own for n in each if n.own is not None), None)
         return Needs(max(n.large for n in each), any(n.small for n in each), any(n.clean for n in each), own)
+
+    def views(self, *large: Tensor, step: int, index: Tensor | None = None, **others: Any) -> Views:
+        """Views of your own, each B×3×S×S and normalized; `step` names the random draws, so it must count up.
+
+        `index` holds each image's row in the data set, for terms that know its label. Of `others`, `small`, `own` and
+        `clean` are further views (see `Views`) for terms that need them; `done` is the share of the run that is over.
+        """
+        given, needs, count = Views(list(large), torch.empty(0), **others), self.needs, len(large[0]) if large else 0
+        own = needs.own.count if needs.own else 0
+        if len(large) < needs.large or len(given.own) < own or (needs.clean and given.clean is None):
+            raise RequestError(
+                f"{' + '.join(self.weights)} needs {needs.large} large views"
+                + (f", {own} own" if own else "") + (" and the clean image" if needs.clean else "")
+            )  # fmt: skip
+        rows = torch.arange(count) if index is None else index
+        mine = slice(rank() * count, (rank() + 1) * count)
+        return replace(given, index=rows, seed=self.config.seed, step=step, total=world() * count, rows=mine)
 
     def present(self, views: Views) -> str:
         """The terms that take part in a step."""

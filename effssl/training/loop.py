@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
+from effssl.config import Config
 from effssl.data import Data
 from effssl.data.loader import ViewLoader
 from effssl.data.views import Views
 from effssl.distribution import anywhere, barrier, mean_over_processes, rank, share, synchronize_norms, world
 from effssl.errors import RequestError, RunFailed, Stopped
 from effssl.files import sweep, write_atomically
-from effssl.network import build_network
+from effssl.network import Network, build_network
 from effssl.network.encoders import Encoder
 from effssl.network.loaded import describe, dump_encoder
 from effssl.objectives.objective import Objective, Setting, build_objective
@@ -83,7 +84,7 @@ class Trainer:
         self.loader = ViewLoader(
             data.train, config.augment, self.objective.needs, config.batch_size, config.image_size, config.seed, device,
             config.workers, rows=share(config.batch_size), compiled=config.compile, done=self.done,
-            grow=self.side,
+            grow=partial(side_of_views, config),
         )  # fmt: skip
         self.position = Position(total=config.epochs * self.loader.steps)
         self.noise = GradientNoise(self.objective.network, config.health.snr_beta) if config.health.snr else None
@@ -101,14 +102,6 @@ class Trainer:
     def done(self, step: int) -> float:
         """The share of the run before a step."""
         return min(1.0, step / self.total_steps)
-
-    def side(self, done: float) -> int:
-        """Side of the views at a point of the run: the image size, or a multiple of 4 that grows up to it."""
-        schedule, size = self.config.schedule, self.config.image_size
-        if done >= schedule.grow_until or schedule.grow_from == 1:
-            return size
-        share = schedule.grow_from + (1 - schedule.grow_from) * done / schedule.grow_until
-        return max(min(8, size), min(size, 4 * round(share * size / 4)))
 
     def step(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """One batch: loss, gradient, update. What comes back are tensors, so that nobody waits for the device."""
@@ -313,7 +306,7 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop, budget: Budg
             if not finished:
                 stop_if_asked(saved=bool(due))
     if writes:
-        write_atomically(run.encoder_path, dump_encoder(network.encoder, config))
+        write_atomically(run.encoder_path, dump_encoder(network.encoder, describe(config)))
     barrier()
 
 
@@ -328,8 +321,19 @@ def resuming(state: dict[str, Any], trainer: Trainer) -> str:
     return text
 
 
-def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -> Objective:
-    """Network and terms on the training device, in the memory layout convolutions like best."""
+def side_of_views(config: Config, done: float) -> int:
+    """Side of the views at a point of the run: the image size, or a multiple of 4 that grows up to it."""
+    schedule, size = config.schedule, config.image_size
+    if done >= schedule.grow_until or schedule.grow_from == 1:
+        return size
+    share = schedule.grow_from + (1 - schedule.grow_from) * done / schedule.grow_until
+    return max(min(8, size), min(size, 4 * round(share * size / 4)))
+
+
+def make_objective(
+    plan: Plan, device: torch.device, data: Data | None = None, network: Network | None = None
+) -> Objective:
+    """Network (the config's, if none is given) and terms on the device, in the memory layout convolutions like best."""
     config = plan.config
     setting = Setting(
         seed=config.seed,
@@ -341,7 +345,7 @@ def make_objective(plan: Plan, device: torch.device, data: Data | None = None) -
         labels=data.train.labels if data else None,
         classes=len(data.train.classes) if data else 0,
     )
-    network = build_network(config)
+    network = network or build_network(config)
     objective = build_objective(config, plan.weights, network, setting)
     objective = objective.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:

@@ -1,0 +1,120 @@
+"""The card: what somebody has to know who gets the file and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effssl.config import read_yaml
+from effssl.exporting.made import Made
+from effssl.network.loaded import LoadedEncoder
+from effssl.run import Run, versions
+
+
+def card(loaded: LoadedEncoder, made: Made, file: str, to: str, run: Run | None) -> str:
+    """Markdown about an exported encoder."""
+    about, size = loaded.about, loaded.size
+    takes = f"float32 images N×3×{size}×{size} in [0, 1]" if made.normalizes else f"normalized images N×3×{size}×{size}"
+    if to == "safetensors":
+        takes = "images N×3×H×W of any size, uint8 or float in [0, 1], and does the rest itself"
+    usage = [*made.code, *([] if to in ("onnx", "pt2") else ["model.eval()"]), "features = model(images)"]
+    parts = [
+        f"# {file}\n",
+        f"An image encoder, {about['encoder']}, {loaded.dim} features per image, for {to}. "
+        f"Made by effssl {versions()['effssl']}; "
+        f"fingerprint of the weights {loaded.fingerprint()}. {made.checked}\n",
+        "## How to load it\n",
+        "```python\n" + "\n".join(usage) + "\n```\n",
+        f"`model` takes {takes}.\n",
+        "## Preprocessing\n",
+        _table(_preprocessing(loaded, made.normalizes)),
+        *(_transform(loaded, to) if to != "safetensors" else []),
+        "## Training\n",
+        _table(_training(about, run)),
+        "## Scores\n",
+        _scores(run),
+        "## License\n",
+        "License of the training data: unknown to us.\n",
+    ]
+    return "\n".join(parts)
+
+
+def _table(rows: dict[str, str]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]) + "\n"
+
+
+def _preprocessing(loaded: LoadedEncoder, inside: bool) -> dict[str, str]:
+    size, where = loaded.size, "inside the file" if inside else "yours to do"
+    return {
+        "crop": f"the center square, {100 * loaded.share:.4g} % of the shorter side",
+        "size": f"{size}×{size}",
+        "filter": f"{loaded.filter}, antialiased",
+        "values": "RGB, 0 to 1",
+        f"mean ({where})": _numbers(loaded.about["mean"]),
+        f"standard deviation ({where})": _numbers(loaded.about["std"]),
+    }
+
+
+def _transform(loaded: LoadedEncoder, to: str) -> list[str]:
+    """The same as code, for a PIL image."""
+    if to == "timm":
+        lines = ["transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"]
+    else:
+        lines = _torchvision_transform(loaded, normalize=to == "torchvision")
+    return ["For a PIL image:\n", "```python\n" + "\n".join(lines) + "\n```\n"]
+
+
+def _torchvision_transform(loaded: LoadedEncoder, normalize: bool) -> list[str]:
+    size, resize = loaded.size, round(loaded.size / loaded.share)
+    steps = [
+        "v2.ToImage()",
+        f"v2.Resize({resize}, v2.InterpolationMode.{loaded.filter.upper()})",
+        f"v2.CenterCrop({size})",
+        "v2.ToDtype(torch.float32, scale=True)",
+    ]
+    if normalize:
+        steps.append(f"v2.Normalize({list(loaded.about['mean'])}, {list(loaded.about['std'])})")
+    lines = [f"    {step}," for step in steps]
+    return ["import torch", "from torchvision.transforms import v2", "", "transform = v2.Compose([", *lines, "])"]
+
+
+def _training(about: dict[str, Any], run: Run | None) -> dict[str, str]:
+    rows = {"encoder": about["encoder"]}
+    for key in ("objective", "data", "epochs", "seed"):
+        if key in about:
+            rows[key] = str(about[key])
+    if "weights" in about:
+        rows["weights"] = {"default": "its library's pretrained ones", "random": "random, never trained"}.get(
+            about["weights"], f"from {about['weights']}; how they were trained is not known here"
+        )
+    if run is not None:
+        written = read_yaml(run.config_path).get("versions")
+        found: dict[str, Any] = written if isinstance(written, dict) else {}
+        rows["versions"] = ", ".join(f"{name} {number}" for name, number in found.items())
+    return rows
+
+
+def _scores(run: Run | None) -> str:
+    results = run.results() if run is not None else {}
+    if not results:
+        return "None were measured.\n"
+    lines = ["| evaluation | score | metric | on | protocol |", "|---|---|---|---|---|"]
+    for name, score in results.items():
+        constants = [f"{k} {_short(v)}" for k, v in score["constants"].items() if not isinstance(v, (dict, list))]
+        on = score.get("source", {}).get("data", "")
+        protocol = "; ".join([str(score["protocol"]), *constants])
+        lines.append(f"| {_name(name)} | {score['value']:.2f} % | {score['metric']} | {on} | {protocol} |")
+    return "\n".join(lines) + "\n"
+
+
+def _name(evaluation: str) -> str:
+    """An evaluation's name without the folder of its data: `transfer@/home/me/pets` is `transfer@pets`."""
+    what, at, data = evaluation.partition("@")
+    return f"{what}{at}{data.rsplit('/', 1)[-1]}"
+
+
+def _numbers(values: Any) -> str:
+    return ", ".join(f"{value:.8g}" for value in values)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

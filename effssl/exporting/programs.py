@@ -1,0 +1,123 @@
+"""Files that hold the network itself: images in [0, 1] go in, features come out, and effssl is not needed any more."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from effssl.errors import RequestError, RunFailed
+from effssl.exporting.made import Made
+from effssl.network.loaded import LoadedEncoder
+from effssl.progress import spinner
+
+TOLERANCE = 1e-4  # between features of the file and ours, as a share of the largest feature, which counts at least 1
+BATCHES = (1, 3)  # sizes with which a file is tried; it was traced with another one
+
+
+class Program(nn.Module):
+    """images N×3×S×S in [0, 1] → features N×dim."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, loaded: LoadedEncoder) -> None:
+        super().__init__()
+        self.backbone = loaded.backbone
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(loaded.about[name]).view(1, 3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalize, then encode."""
+        return self.backbone((images - self.mean) / self.std)
+
+
+def pt2(loaded: LoadedEncoder, file: str) -> Made:
+    """A torch.export program; any batch size."""
+    with spinner("exporting the program"), _told(loaded):
+        program = torch.export.export(_program(loaded), (_images(loaded, 2),), dynamic_shapes=_any_batch())
+        content = io.BytesIO()
+        torch.export.save(program, content, extra_files={"effssl.json": json.dumps(loaded.about)})
+        content.seek(0)
+        run = torch.export.load(content).module()
+    code = ["import torch", "", f'model = torch.export.load("{file}").module()']
+    return Made(content.getvalue(), code, normalizes=True, checked=_compare(loaded, run))
+
+
+def onnx(loaded: LoadedEncoder, file: str) -> Made:
+    """An ONNX graph; any batch size."""
+    try:
+        import onnx  # noqa: F401  torch writes the graph with these two
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise RequestError(f"--to onnx needs {error.name}: pip install effssl[onnx]") from None
+    with spinner("exporting the graph"), _told(loaded):
+        program = torch.onnx.export(
+            _program(loaded), (_images(loaded, 2),), dynamo=True, dynamic_shapes=_any_batch(), verbose=False,
+            input_names=["images"], output_names=["features"],
+        )  # fmt: skip
+        assert program is not None
+        program.model.metadata_props["effssl"] = json.dumps(loaded.about)
+        content = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+    code = [
+        "import onnxruntime",
+        "",
+        f'session = onnxruntime.InferenceSession("{file}")',
+        'model = lambda images: session.run(None, {"images": images})[0]  # NumPy arrays, float32',
+    ]
+    return Made(content, code, normalizes=True, checked=_compare(loaded, run))
+
+
+def _program(loaded: LoadedEncoder) -> nn.Module:
+    return Program(loaded).to(memory_format=torch.contiguous_format).eval()
+
+
+def _images(loaded: LoadedEncoder, count: int) -> Tensor:
+    g = torch.Generator().manual_seed(count)
+    return torch.rand(count, 3, loaded.size, loaded.size, generator=g)
+
+
+def _any_batch() -> dict[str, dict[int, torch.export.Dim]]:
+    return {"images": {0: torch.export.Dim("batch")}}
+
+
+@contextmanager
+def _told(loaded: LoadedEncoder) -> Iterator[None]:
+    """Torch's tracers raise all sorts of errors and warn of their own future: one line is enough."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RunFailed(f"torch cannot trace {loaded.about['encoder']}: {reason}") from error
+    finally:
+        logger.setLevel(level)
+
+
+def _compare(loaded: LoadedEncoder, run: Callable[[Tensor], Tensor]) -> str:
+    """Try what was made; a file that computes something else is not written."""
+    worst = 0.0
+    for count in BATCHES:
+        images = _images(loaded, count)
+        with torch.inference_mode():
+            ours, theirs = loaded(images), run(images)
+        worst = max(worst, float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1)))
+    if not worst <= TOLERANCE:  # also if it is not a number
+        raise RunFailed(f"the file's features differ from the encoder's by {worst:.2g}; nothing is written")
+    return f"Features of random images differ from effssl's own by at most {worst:.1g}."

@@ -1,0 +1,115 @@
+"""Files that hold weights alone; the network is built by the library that reads them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from effssl.errors import RequestError
+from effssl.exporting.made import Made
+from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, torchvision_arguments
+from effssl.network.loaded import LoadedEncoder, dump_encoder
+
+# Networks that timm builds with torchvision's names of weights, each the same function.
+SAME_IN_TIMM = (
+    "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2",
+    "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d",
+)  # fmt: skip
+SMALL_STEM = [
+    "model.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)  # made for small images",
+    "model.maxpool = torch.nn.Identity()",
+]
+
+
+def torchvision(loaded: LoadedEncoder, file: str) -> Made:
+    """A .pth state dict with torchvision's names, without the classifier."""
+    name = loaded.about["encoder"]
+    if name == "small" or name.startswith("timm:"):
+        raise RequestError(f"torchvision has no {name} network; {_instead(loaded)} do work")
+    arguments = torchvision_arguments(name, loaded.size)
+    if loaded.about.get("renormalizes"):
+        arguments["transform_input"] = True
+    content = io.BytesIO()
+    torch.save(_tensors(loaded), content)
+    return Made(
+        content.getvalue(),
+        [
+            "import torch",
+            "import torchvision",
+            "",
+            f'model = torchvision.models.get_model("{name}", weights=None{_written(arguments)})',
+            *(SMALL_STEM if _small_stem(loaded) else []),
+            f"model.{_classifier(loaded.backbone)} = torch.nn.Identity()",
+            f'model.load_state_dict(torch.load("{file}", weights_only=True))',
+        ],
+    )
+
+
+def timm(loaded: LoadedEncoder, file: str) -> Made:
+    """A safetensors file with timm's names, without the classifier."""
+    given = loaded.about["encoder"]
+    name = given.removeprefix("timm:")
+    if not given.startswith("timm:") and name not in SAME_IN_TIMM:
+        raise RequestError(f"timm has no {name} network with these weights; {_instead(loaded)} do work")
+    mean, std = tuple(loaded.about["mean"]), tuple(loaded.about["std"])
+    preprocessing = (
+        f"preprocessing = dict(input_size=(3, {loaded.size}, {loaded.size}), crop_pct={loaded.share:g}, "
+        f'interpolation="{loaded.filter}", mean={mean}, std={std})'
+    )
+    arguments = f"num_classes=0, pretrained_cfg_overlay=preprocessing{_written(timm_arguments(name, loaded.size))}"
+    if _small_stem(loaded):
+        make = [
+            f'model = timm.create_model("{name}", {arguments})',
+            *SMALL_STEM,
+            f'timm.models.load_checkpoint(model, "{file}")',
+        ]
+    else:
+        make = [f'model = timm.create_model("{name}", {arguments}, checkpoint_path="{file}")']
+    imports = ["import timm", *(["import torch"] if _small_stem(loaded) else [])]
+    return Made(save(_tensors(loaded)), [*imports, "", preprocessing, *make])
+
+
+def safetensors(loaded: LoadedEncoder, file: str) -> Made:
+    """Weights and preprocessing as effssl itself reads them."""
+    content = dump_encoder(loaded.encoder, loaded.about)
+    return Made(content, ["import effssl", "", f'model = effssl.load("{file}")'], normalizes=True)
+
+
+def without_places(about: dict[str, Any]) -> dict[str, Any]:
+    """The same about an encoder, but of a folder of images only its name: where it lay is nobody's business."""
+    return about | ({"data": Path(about["data"]).name} if about.get("data") else {})
+
+
+def _tensors(loaded: LoadedEncoder) -> dict[str, Tensor]:
+    return {key: value.detach().cpu().contiguous() for key, value in loaded.backbone.state_dict().items()}
+
+
+def _small_stem(loaded: LoadedEncoder) -> bool:
+    return has_small_stem(loaded.about["encoder"], loaded.size, loaded.about["stem"])
+
+
+def _classifier(backbone: nn.Module) -> str:
+    """Where a torchvision model had its last linear layer, as it is written in Python."""
+    for name in CLASSIFIERS:
+        layer = getattr(backbone, name, None)
+        if isinstance(layer, nn.Identity):
+            return name
+        if isinstance(layer, nn.Sequential) and len(layer) and isinstance(layer[-1], nn.Identity):
+            return f"{name}[-1]"
+    raise TypeError(f"{type(backbone).__name__} still has its classifier")
+
+
+def _instead(loaded: LoadedEncoder) -> str:
+    name = loaded.about["encoder"]
+    own = ["timm"] if name.startswith("timm:") else [] if name == "small" else ["torchvision"]
+    return ", ".join([*own, "safetensors", "onnx and pt2"])
+
+
+def _written(arguments: dict[str, Any]) -> str:
+    """Arguments after others, as they are written in Python."""
+    return "".join(f", {name}={value!r}" for name, value in arguments.items())

@@ -1,0 +1,230 @@
+"""Every file is loaded as its card says, by its own software, in a process without effssl; features are ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+from PIL import Image
+from safetensors import safe_open
+from sklearn.datasets import load_sample_image
+from torch import Tensor
+
+import effssl
+from effssl.cli import main
+from effssl.exporting.weights import SAME_IN_TIMM
+
+# Source, target, arguments of load. The run has a stem for small images.
+CASES = [
+    ("run", "torchvision", {}),
+    ("run", "timm", {}),
+    ("run", "onnx", {}),
+    ("run", "pt2", {}),
+    ("resnet18", "torchvision", {"weights": "random", "image_size": 96}),
+    ("resnet18", "timm", {"weights": "random", "image_size": 96}),
+    ("mobilenet_v3_small", "torchvision", {"weights": "random", "image_size": 64}),
+    ("timm:vit_tiny_patch16_224", "timm", {"weights": "random", "image_size": 32}),
+    ("small", "pt2", {"weights": "random", "image_size": 32}),
+]
+ENDINGS = {"torchvision": ".pth", "timm": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
+# What a stranger does: load by the card's code, transform by the card's code. Nothing here knows effssl.
+STRANGER = """
+import json, sys
+import numpy, torch
+from PIL import Image
+
+photo = Image.open("photo.png")
+for case in json.load(open("cases.json")):
+    images = torch.load(f"{case['file']}.in", weights_only=True)
+    if case["to"] == "onnx":
+        images = images.numpy()
+    scope = {"images": images}
+    with torch.no_grad():
+        for code in case["blocks"]:
+            exec(code, scope)
+        one = scope["transform"](photo)[None]
+        looked = scope["model"](one.numpy() if case["to"] == "onnx" else one)
+    torch.save([torch.as_tensor(scope["features"]), torch.as_tensor(looked)], f"{case['file']}.out")
+assert "effssl" not in sys.modules
+"""
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory, tiny_photos: Tensor) -> Path:
+    """A folder with a run on photographs that has a score, and a photograph."""
+    folder = tmp_path_factory.mktemp("desk")
+    tiles, labels = tiny_photos.numpy(), [0] * 128 + [1] * 128  # which photograph a tile is from
+    parts = {"images": tiles[::4], "labels": labels[::4], "test_images": tiles[1::32], "test_labels": labels[1::32]}
+    np.savez(folder / "tiles.npz", **parts)
+    run = effssl.pretrain(
+        str(folder / "tiles.npz"), "simsiam", encoder="resnet18", batch_size=32, epochs=1, quiet=True,
+        out=folder / "run",
+    )  # fmt: skip
+    run.knn(k=5)
+    Image.fromarray(load_sample_image("china.jpg")).save(folder / "photo.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, list[Tensor]]]:
+    """Of every case the file, and what a stranger computed with it."""
+    before, cases = digests(desk / "run"), []
+    for source, to, arguments in CASES:
+        given = str(desk / source) if source == "run" else source
+        file = effssl.export(given, to, desk / f"{source[:8]}-{to}{ENDINGS[to]}", **arguments)
+        encoder = effssl.load(given, **arguments)
+        images = encoder.preprocess(photos[:3])  # of the run's size, normalized
+        if to in ("onnx", "pt2"):
+            mean, std = (torch.tensor(encoder.about[key]).view(3, 1, 1) for key in ("mean", "std"))
+            images = images * std + mean
+        torch.save(images.contiguous(), f"{file}.in")
+        blocks = re.findall(r"```python\n(.*?)```", file.with_name(f"{file.name}.md").read_text(), re.DOTALL)
+        cases.append({"file": file.name, "to": to, "blocks": blocks})
+    assert digests(desk / "run") == before  # exporting changes nothing in the run
+    (desk / "cases.json").write_text(json.dumps(cases))
+    done = subprocess.run([sys.executable, "-c", STRANGER], cwd=desk, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    files = [desk / case["file"] for case in cases]
+    return {
+        (source, to): (file, torch.load(f"{file}.out", weights_only=True))
+        for (source, to, _), file in zip(CASES, files, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("source", "to", "arguments"), CASES, ids=lambda value: str(value))
+def test_a_stranger_gets_our_features(
+    exported: dict, desk: Path, photos: Tensor, source: str, to: str, arguments: dict
+) -> None:
+    encoder = effssl.load(desk / source if source == "run" else source, **arguments)
+    features, looked = exported[source, to][1]
+    assert torch.allclose(features, encoder(photos[:3]), atol=1e-4)
+    ours = encoder.embed([Image.open(desk / "photo.png")])
+    # Their resize rounds sizes and gray levels where ours does not.
+    assert torch.cosine_similarity(looked, ours).item() > 0.99
+
+
+def test_the_card_says_what_it_is(exported: dict) -> None:
+    file = exported["run", "timm"][0]
+    card = file.with_name(f"{file.name}.md").read_text()
+    training = (
+        "resnet18",
+        "simsiam",
+        "| data | tiles.npz |",
+        "| epochs | 1 |",
+        "torch 2",
+        "License of the training data",
+    )
+    for said in (*training, "24×24", "bilinear", "0.4914, 0.4822, 0.4465", "| knn k=5 |", "k 5"):
+        assert said in card
+    assert "None were measured" in exported["small", "pt2"][0].with_name("small-pt2.pt2.md").read_text()
+
+
+def test_torchvision_misses_the_classifier_alone(exported: dict) -> None:
+    model = torchvision.models.resnet18(weights=None)
+    state = torch.load(exported["resnet18", "torchvision"][0], weights_only=True)
+    assert model.load_state_dict(state, strict=False).missing_keys == ["fc.weight", "fc.bias"]
+
+
+def test_safetensors_come_back_with_their_preprocessing(desk: Path, photos: Tensor) -> None:
+    file = effssl.export(effssl.Run(desk / "run"), "safetensors", desk / "mine.safetensors")
+    again = effssl.load(file)
+    assert torch.equal(again(photos[:2]), effssl.load(desk / "run")(photos[:2]))
+    bicubic = desk / "bicubic.safetensors"
+    loaded = effssl.load("small", weights="random", image_size=48)
+    effssl.export("small", "safetensors", bicubic, weights="random", image_size=48)
+    assert (effssl.load(bicubic).size, effssl.load(bicubic).share) == (48, loaded.share)
+    with safe_open(str(file), "pt") as opened:
+        assert json.loads(opened.metadata()["effssl"])["data"] == "tiles.npz"
+
+
+def test_where_the_images_lay_is_not_told(desk: Path, in_tmp: Path) -> None:
+    for i in range(8):
+        Path("secret/place/pets").mkdir(parents=True, exist_ok=True)
+        Image.open(desk / "photo.png").crop((9 * i, 9 * i, 99 + 9 * i, 99 + 9 * i)).save(f"secret/place/pets/{i}.png")
+    effssl.pretrain(
+        "secret/place/pets", "simsiam", encoder="small", image_size=16, batch_size=4, epochs=1, quiet=True, out="pets"
+    )
+    file = effssl.export("pets", "safetensors")
+    assert file == Path("pets.safetensors")
+    assert "| data | pets |" in Path("pets.safetensors.md").read_text()
+    assert b"secret" not in file.read_bytes() + Path("pets.safetensors.md").read_bytes()
+
+
+@pytest.mark.parametrize("name", SAME_IN_TIMM)
+def test_timm_and_torchvision_call_these_weights_alike(name: str) -> None:
+    with torch.device("meta"):
+        theirs = timm.create_model(name, num_classes=0).state_dict()
+        ours = torchvision.models.get_model(name, weights=None).state_dict()
+    shapes = {key: value.shape for key, value in ours.items() if not key.startswith("fc.")}
+    assert shapes == {key: value.shape for key, value in theirs.items()}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (
+            ["small", "--weights", "random", "--to", "torchvision"],
+            "no small network; safetensors, onnx and pt2 do work",
+        ),
+        (["small", "--weights", "random", "--to", "timm"], "timm has no small network"),
+        (["timm:resnet10t", "--weights", "random", "--to", "torchvision"], "timm, safetensors, onnx and pt2 do work"),
+        (["alexnet", "--weights", "random", "--to", "timm"], "torchvision, safetensors, onnx and pt2 do work"),
+        (
+            ["run", "--to", "timm", "--out", "there.safetensors"],
+            "there.safetensors exists; choose another --out, or add --overwrite",
+        ),
+        (["run", "--to", "timm", "--out", "new.safetensors"], "new.safetensors.md exists"),
+        (["run", "--to", "timm", "--out", "a.pth"], "the name of a file for timm ends with .safetensors"),
+        (["run", "--to", "timm", "--out", "nowhere/a.safetensors"], "--out names a file in a folder that exists"),
+        (["run", "--to", "timm", "--out", "run/encoder.safetensors", "--overwrite"], "the run's own folder"),
+        (["own.safetensors", "--to", "safetensors", "--out", "own.safetensors", "--overwrite"], "is what is exported"),
+        (["run", "--to", "timm", "--encoder", "resnet18"], "needs no --encoder"),
+        (["unfinished", "--to", "timm"], "is not finished"),
+        (["missing", "--to", "pt2"], "no run folder, weight file or torchvision model named 'missing'"),
+    ],
+)
+def test_what_cannot_be_exported(
+    args: list[str], says: str, desk: Path, in_tmp: Path, capsys: pytest.CaptureFixture
+) -> None:
+    Path("run").symlink_to(desk / "run")
+    Path("there.safetensors").write_text("mine")
+    Path("new.safetensors.md").write_text("mine")
+    Path("own.safetensors").write_bytes((desk / "run/encoder.safetensors").read_bytes())
+    Path("unfinished").mkdir()
+    Path("unfinished/config.yaml").write_bytes((desk / "run/config.yaml").read_bytes())
+    before = digests(in_tmp)
+    with pytest.raises(SystemExit) as stop:
+        main(["export", *args])
+    assert stop.value.code == 2
+    assert says in capsys.readouterr().err
+    assert digests(in_tmp) == before
+
+
+def test_other_targets_and_missing_software(desk: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(effssl.RequestError, match="no target 'onx' \\(did you mean onnx"):
+        effssl.export(desk / "run", "onx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(effssl.RequestError, match=r"--to onnx needs onnxruntime: pip install effssl\[onnx\]"):
+        effssl.export(desk / "run", "onnx")
+    assert not list(in_tmp.iterdir())
+
+
+def test_overwriting_is_possible_when_asked_for(desk: Path, in_tmp: Path) -> None:
+    main(["export", str(desk / "run"), "--to", "timm"])
+    Path("run.timm.safetensors").write_text("old")
+    main(["export", str(desk / "run"), "--to", "timm", "--overwrite"])
+    assert Path("run.timm.safetensors").stat().st_size > 1_000_000
+    assert sorted(path.name for path in in_tmp.iterdir()) == ["run.timm.safetensors", "run.timm.safetensors.md"]
