@@ -25,7 +25,8 @@ from effssl.studies.study import Arm, Claim, Figures, Study, compute, crossing, 
 WORDS = {True: "held", False: "not held", None: "not decided at this scale"}
 FINE_PRINT = (
     "Published numbers are the paper's; ours are test scores, mean ± standard deviation over seeds, one run where "
-    "there is no deviation. Seconds and TFLOP are those of training one run."
+    "there is no deviation. TFLOP are counted, seconds are wall-clock, both of training one run on one thread; seconds tell "
+    "little where a machine did other things besides."
 )
 STYLES = ("k-o", "C0-s", "C1-^", "C2-d", "C3-v")
 
@@ -51,7 +52,7 @@ def base_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
     plain = [term for term in parse(arm.objective) if term not in PRETEXT]
     if not plain or len(plain) == len(parse(arm.objective)):
         return None
-    same = [a for a in arms if a.objective == "+".join(plain) and a is not arm]
+    same = [a for a in arms if a.objective == "+".join(plain) and a.data == arm.data and a is not arm]
     at = [a for a in same if a.at == arm.at and a.length == arm.length]
     exact = [a for a in at if {k: v for k, v in arm.flags.items() if k != "rotation"} == dict(a.flags)]
     return (exact or at or [a for a in same if a.at is None] or [None])[0]  # type: ignore[list-item]
