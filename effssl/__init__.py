@@ -18,23 +18,35 @@ if TYPE_CHECKING:
     from effssl.data.pack import pack
     from effssl.errors import RequestError, RunFailed, Stopped
     from effssl.evaluation import Score, evaluate
+    from effssl.explore.curating import duplicates, outliers, subset
+    from effssl.explore.embedding import embed
+    from effssl.explore.feature_files import read_features
+    from effssl.explore.features_transformer import Features
+    from effssl.explore.searching import neighbors
     from effssl.objectives.options import register
     from effssl.pretraining import pretrain
     from effssl.run import Run, load
 
 __version__ = "0.1.0"
 __all__ = [
+    "Features",
     "RequestError",
     "Run",
     "RunFailed",
     "Score",
     "Stopped",
+    "duplicates",
+    "embed",
     "evaluate",
     "load",
+    "neighbors",
     "open_data",
+    "outliers",
     "pack",
     "pretrain",
+    "read_features",
     "register",
+    "subset",
 ]
 
 _WHERE = {
@@ -45,6 +57,13 @@ _WHERE = {
     "Score": "effssl.evaluation",
     "open_data": "effssl.data",
     "pack": "effssl.data.pack",
+    "embed": "effssl.explore.embedding",
+    "read_features": "effssl.explore.feature_files",
+    "neighbors": "effssl.explore.searching",
+    "duplicates": "effssl.explore.curating",
+    "outliers": "effssl.explore.curating",
+    "subset": "effssl.explore.curating",
+    "Features": "effssl.explore.features_transformer",
     "register": "effssl.objectives.options",
     "RequestError": "effssl.errors",
     "RunFailed": "effssl.errors",

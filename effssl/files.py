@@ -25,24 +25,35 @@ def write_atomically(path: Path, content: str | bytes, new: bool = False) -> Non
 @contextmanager
 def written_beside(path: Path, content: str | bytes, new: bool = False) -> Iterator[None]:
     """Write a file beside `path` and sync it; after the block it takes `path`'s place."""
+    with made_beside(path, new) as beside:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        _sync(beside)
+        yield
+
+
+@contextmanager
+def made_beside(path: Path, new: bool = False) -> Iterator[Path]:
+    """A name beside `path` for a file that the block makes; synced, it takes `path`'s place."""
     beside = path.with_name(f".{path.name}.{os.getpid()}{BESIDE}")
     try:
-        with beside.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield
+        yield beside
+        _sync(beside)
         if new:
             _link(beside, path)  # unlike renaming, this fails if somebody was faster
         else:
             os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut, too
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent)  # the new name must survive a power cut, too
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """A file, or a folder's list of names, really is on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def keep_copy(path: Path, copy: Path) -> None:
