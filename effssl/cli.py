@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:  # disk full, permission denied
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
     except KeyboardInterrupt:
-        _fail("stopped; go on with --resume auto", 130)
+        _fail("stopped; go on with --resume auto" if args[:1] == ["pretrain"] else "stopped", 130)
 
 
 def _fail(message: str, code: int) -> None:

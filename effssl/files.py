@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import platform
 from collections.abc import Iterator
@@ -76,9 +77,9 @@ def _link(path: Path, name: Path) -> None:
             os.fsync(file.fileno())
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written; for the one that holds the folder's lock."""
-    for left in folder.glob(f".*{BESIDE}"):
+def sweep(folder: Path, name: str = "") -> None:
+    """Remove what a killed process left half-written, of all files or of one; for the one that holds their lock."""
+    for left in folder.glob(f".{glob.escape(name)}.*{BESIDE}" if name else f".*{BESIDE}"):
         left.unlink(missing_ok=True)
 
 

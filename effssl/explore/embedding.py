@@ -114,6 +114,7 @@ def embed_file(
         return path, found, len(gallery.names) + len(gallery.unreadable) - len(found.unreadable)
     plan = {"format": FORMAT, "batch": how.get("batch", BATCH), **_origin(about)}
     with _begun(folder, plan, overwrite):
+        sweep(path.parent, path.name)
         made = _encode(encoder, gallery, about, folder, how)
         write_features(path, made)
     _remove(folder)

@@ -56,6 +56,9 @@ class Embedding:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        return f"Embedding({len(self)} images × {self.features.shape[1]} features)"
+
     def label(self, row: int) -> str | None:
         """An image's label, where it is known."""
         return None if self.labels is None else self.labels[row]

@@ -122,6 +122,7 @@ def test_killed_it_goes_on_to_the_same_bytes(tmp_path: Path, capfd: pytest.Captu
         file.write(b"\x01" * 1001)
     with (tmp_path / "killed.npz.part/rows.part").open("ab") as file:
         file.truncate(done - 2)
+    (tmp_path / ".killed.npz.1.beside").write_bytes(b"half of the file")  # killed at its very end
     with pytest.raises(RequestError, match="begun with another encoder, other images or another --batch"):
         effssl.embed("small", data, killed, batch=7, **SMALL)
     with pytest.raises(RequestError, match="begun with another encoder"):
