@@ -56,7 +56,7 @@ class Explore(Images):
     features: str = ""
     """file of an earlier effssl embed, in place of RUN and --data"""
     out: str = ""
-    """also write the table to this .csv or .json file"""
+    """also write the table to this .csv or .json file, or to an .html page that shows the images"""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def neighbors_(args: list[str]) -> None:
     ]
     for result in results:
         _show([row for row in rows if row["query"] == result.query], f"nearest to {result.query}", without="query")
-    _write(parsed, rows)
+    _write(parsed, rows, "nearest images")
 
 
 def duplicates_(args: list[str]) -> None:
@@ -144,11 +144,12 @@ def duplicates_(args: list[str]) -> None:
         for copy in (group.keep, *group.others)
     ]
     extra = sum(len(group.others) for group in groups)
+    title = f"{len(groups)} groups of near-duplicates, {extra} images more than needed"
     if rows:
-        _show(rows, f"{len(groups)} groups of near-duplicates, {extra} images more than needed")
+        _show(rows, title)
     else:
         print(f"no two images are as similar as {parsed.threshold}")
-    _write(parsed, rows)
+    _write(parsed, rows, title)
 
 
 def outliers_(args: list[str]) -> None:
@@ -160,7 +161,7 @@ def outliers_(args: list[str]) -> None:
     found = outliers(**_source(parsed), k=parsed.k, top=parsed.top, **_how(parsed))
     rows = [_row(one) for one in found]
     _show(rows, "odd images")
-    _write(parsed, rows)
+    _write(parsed, rows, "odd images")
 
 
 def subset_(args: list[str]) -> None:
@@ -172,8 +173,9 @@ def subset_(args: list[str]) -> None:
     chosen = subset(**_source(parsed), size=parsed.size, seed=parsed.seed, **_how(parsed))
     columns = zip(chosen.names, chosen.distances, chosen.labels, strict=True)
     rows = [{"image": name, "distance": distance, "label": label} for name, distance, label in columns]
-    _show(rows, f"{len(rows)} diverse images; no image is farther than {chosen.radius:.3f} from one of them")
-    _write(parsed, rows)
+    title = f"{len(rows)} diverse images; no image is farther than {chosen.radius:.3f} from one of them"
+    _show(rows, title)
+    _write(parsed, rows, title)
 
 
 def _how(parsed: Images) -> dict[str, Any]:
@@ -189,8 +191,8 @@ def _check_out(parsed: Explore) -> None:
     out = Path(parsed.out).expanduser()
     if not parsed.out:
         return
-    if out.suffix not in (".csv", ".json"):
-        raise RequestError(f"--out {parsed.out}: the table is written as .csv or .json")
+    if out.suffix not in (".csv", ".json", ".html"):
+        raise RequestError(f"--out {parsed.out}: the table is written as .csv, .json or .html")
     if out.exists() and (out.is_dir() or not parsed.overwrite):
         raise RequestError(f"{parsed.out} exists; choose another --out, or --overwrite")
     if not os.access(out.parent, os.W_OK):
@@ -201,7 +203,7 @@ def _row(found: Any) -> dict[str, Any]:
     return {"image" if key == "name" else key: value for key, value in asdict(found).items()}
 
 
-def _write(parsed: Explore, rows: Sequence[dict[str, Any]]) -> None:
+def _write(parsed: Explore, rows: Sequence[dict[str, Any]], title: str) -> None:
     """Write a table to the file that was named, if one was."""
     from effssl.files import write_atomically
 
@@ -209,6 +211,10 @@ def _write(parsed: Explore, rows: Sequence[dict[str, Any]]) -> None:
         return
     if parsed.out.endswith(".json"):
         content = json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
+    elif parsed.out.endswith(".html"):
+        from effssl.explore.page import gallery_page
+
+        content = gallery_page(rows, title)
     else:
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")

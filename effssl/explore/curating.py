@@ -17,13 +17,14 @@ from effssl.explore.embedding import Encoder, Source, features_of
 from effssl.explore.feature_files import Embedding
 from effssl.explore.gallery import Encoding
 from effssl.explore.similarity import BLOCK, blocks, nearest_others, pairs_above, unit
-from effssl.progress import counter
+from effssl.progress import counter, say
 from effssl.randomness import generator
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 ROUNDING = 1e-6  # by so much two features of the same pixels may differ from similarity 1
+MANY, MANY_OF_ALL = 20, 0.1  # a group larger than both hardly consists of duplicates
 LOOKED_AT = 1024  # candidates of a subset whose distances are brought up to date at a time
 
 
@@ -115,7 +116,12 @@ def duplicates(
     group = groups.of(np.arange(len(embedding)))
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    members = (rows for rows in np.split(order, starts[1:]) if len(rows) > 1)
+    members = [rows for rows in np.split(order, starts[1:]) if len(rows) > 1]
+    largest = max(map(len, members), default=0)
+    if largest > max(MANY, len(embedding) * MANY_OF_ALL):
+        say(
+            f"{largest} of {len(embedding)} images hang together: at {threshold} this encoder tells few apart; try more"
+        )
     return [_with_largest_first(rows, embedding, device) for rows in members]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import effssl
 from effssl.cli import main
@@ -75,6 +79,38 @@ def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, 
         assert [row["image"] for row in csv.DictReader(file)] == effssl.subset(features=embedding, size=60).names
 
 
+def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> None:
+    query = str(folder / "china/03.png")
+    main(
+        [
+            "neighbors",
+            "--features",
+            features,
+            "--query",
+            query,
+            str(folder / "flower/40.png"),
+            "--k",
+            "4",
+            "--out",
+            "n.html",
+        ]
+    )
+    page = Path("n.html").read_text()
+    pictures = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
+    assert len(pictures) == 2 * (1 + 4)
+    with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
+        assert shown.size == (96, 96)
+    assert "copy of 03.png<br>rank 1<br>similarity 1.0000<br>label added" in page
+    assert "http" not in page
+    main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.html"])
+    assert Path("d.html").read_text().count("class=first") == 1
+
+
+def test_a_threshold_that_tells_few_apart_is_said(features: str, capfd: pytest.CaptureFixture) -> None:
+    main(["duplicates", "--features", features, "--threshold", "0.01"])
+    assert "68 of 68 images hang together" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -90,7 +126,7 @@ def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, 
         (["duplicates", "--features", "none.npz"], "no features at none.npz; make them with effssl embed"),
         (["duplicates", "--features", "mine.csv"], "neither a column path nor index"),
         (["duplicates", "RUN", "--features", "mine.csv"], "needs no RUN"),
-        (["outliers", "RUN", "--data", "FOLDER", "--out", "table.txt"], "written as .csv or .json"),
+        (["outliers", "RUN", "--data", "FOLDER", "--out", "table.txt"], "written as .csv, .json or .html"),
         (["outliers", "RUN", "--data", "FOLDER", "--out", "mine.csv"], "mine.csv exists"),
         (["outliers", "RUN", "--data", "FOLDER", "--out", "no/such/table.csv"], "in a folder that exists"),
         (["subset", "RUN", "--data", "FOLDER"], "say how many images to choose"),
