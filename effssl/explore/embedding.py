@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -109,7 +109,8 @@ def embed_file(
                 f"{path} holds features of another encoder or other images; choose another --out, or --overwrite"
             )
         if _is_ours(folder):  # stopped just before its end
-            _remove(folder)
+            with _held(folder):
+                _remove(folder)
         say(f"{path} is finished: it holds the features of this encoder for these images")
         return path, found, len(gallery.names) + len(gallery.unreadable) - len(found.unreadable)
     plan = {"format": FORMAT, "batch": how.get("batch", BATCH), **_origin(about)}
@@ -117,7 +118,7 @@ def embed_file(
         sweep(path.parent, path.name)
         made = _encode(encoder, gallery, about, folder, how)
         write_features(path, made)
-    _remove(folder)
+        _remove(folder)
     assert made.about is not None
     return path, made.about, len(made)
 
@@ -140,6 +141,10 @@ def _is_ours(folder: Path) -> bool:
     return plan.is_file() and FORMAT.encode() in plan.read_bytes()[:200]
 
 
+def _held(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder / "lock", f"{folder.stem} is being made", "choose another --out")
+
+
 def _remove(folder: Path) -> None:
     """Take away what we made, and nothing else."""
     for name in PARTS:
@@ -154,7 +159,7 @@ def _begun(folder: Path, plan: dict[str, Any], overwrite: bool) -> Iterator[None
     if (folder.exists() and not folder.is_dir()) or (not _is_ours(folder) and left - {"lock"}):
         raise RequestError(f"{folder} is in the way: effssl embed did not make it; choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "lock", f"{folder.stem} is being made", "choose another --out"):
+    with _held(folder):
         sweep(folder)
         kept = folder / "plan.json"
         if kept.is_file() and json.loads(kept.read_text()) != plan:

@@ -39,9 +39,9 @@ class About:
     numbered: bool  # images have numbers instead of paths
     unreadable: list[str] = field(default_factory=list)  # images that have no features
 
-    def text(self) -> str:
+    def text(self, **more: int) -> str:
         """As a file holds it."""
-        return json.dumps({"format": FORMAT} | asdict(self))
+        return json.dumps({"format": FORMAT} | more | asdict(self))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def write_features(path: Path, made: Embedding) -> None:
     with made_beside(path) as file, counter(f"writing {path.name}", len(made)) as advance:
         write(file, made, advance)
         if path.suffix == ".csv" and made.about:  # a csv without it would seem to be somebody else's
-            write_atomically(beside_csv(path), made.about.text() + "\n")
+            write_atomically(beside_csv(path), made.about.text(bytes=file.stat().st_size) + "\n")
 
 
 def _key(made: Embedding) -> str:
@@ -164,6 +164,8 @@ def read_about(path: Path) -> About | None:
         else:
             text = beside_csv(path).read_text(encoding="utf-8")
         values = json.loads(text)
+        if values.pop("bytes", None) not in (None, path.stat().st_size):
+            return None  # another csv has taken its place
         return About(**{key: value for key, value in values.items() if key != "format"})
     except RequestError:
         raise

@@ -21,6 +21,7 @@ from effssl.data.folder import find_images
 from effssl.evaluation import extract
 from effssl.explore.feature_files import Embedding
 from effssl.explore.gallery import encoder_digest
+from effssl.files import locked
 from effssl.network.loaded import LoadedEncoder
 
 SMALL = {"weights": "random", "image_size": 16, "workers": 0}
@@ -147,6 +148,16 @@ def test_going_on_after_unreadable_images_keeps_names_and_features_together(
     np.testing.assert_allclose(made.features, embedding.features, rtol=1e-5, atol=1e-6)
 
 
+def test_two_at_once_do_not_write_into_each_other(run: Path, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "f.npz.part").mkdir()
+    with (
+        locked(tmp_path / "f.npz.part/lock", "", ""),
+        pytest.raises(RequestError, match=r"f\.npz is being made by process"),
+    ):
+        effssl.embed(run, folder, tmp_path / "f.npz", workers=0)
+    assert len(effssl.embed(run, folder, tmp_path / "f.npz", workers=0)) == 68
+
+
 class StopAfter(LoadedEncoder):
     """The same encoder, whose user presses ctrl-c after some batches."""
 
@@ -182,6 +193,10 @@ def test_a_finished_file_is_left_alone_and_others_are_refused(
         with pytest.raises(RequestError, match="is not from effssl embed"):
             effssl.embed(run, folder, tmp_path / name, workers=0)
         assert (tmp_path / name).read_text() == "path,f0\nmine,1\n"
+    effssl.embed(run, folder, tmp_path / "f.csv", workers=0)
+    (tmp_path / "f.csv").write_text("path,f0\nmine,1\n")  # the file beside it no longer speaks for it
+    with pytest.raises(RequestError, match="is not from effssl embed"):
+        effssl.embed(run, folder, tmp_path / "f.csv", workers=0)
     (tmp_path / "f.npz.part").mkdir()
     (tmp_path / "f.npz.part/notes.txt").write_text("mine")
     with pytest.raises(RequestError, match="is in the way"):
