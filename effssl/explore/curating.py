@@ -104,7 +104,7 @@ def duplicates(
     threshold: float = 0.97,
     **how: Unpack[Encoding],
 ) -> list[Duplicates]:
-    """Groups of images that are connected by similarities of at least the threshold; the largest is to be kept."""
+    """Groups of images connected by similarities of at least the threshold, the most alike first; which to keep."""
     if not 0 < threshold <= 1:
         raise RequestError(f"threshold is {threshold}; it must be above 0 and at most 1")
     embedding = features_of(run, data, features, how)
@@ -122,7 +122,8 @@ def duplicates(
         say(
             f"{largest} of {len(embedding)} images hang together: at {threshold} this encoder tells few apart; try more"
         )
-    return [_with_largest_first(rows, embedding, device) for rows in members]
+    found = [_with_largest_first(rows, embedding, device) for rows in members]
+    return sorted(found, key=lambda group: -group.others[0].similarity)
 
 
 def _with_largest_first(rows: np.ndarray, embedding: Embedding, device: torch.device) -> Duplicates:
