@@ -13,7 +13,7 @@ from effssl.evaluation.knn import nearest
 
 BLOCK = 1 << 23  # numbers of features held at a time: 32 MiB
 QUERIES = 2048  # images that are compared with all others at a time
-HITS = 1 << 22  # similarities among which pairs are listed at a time
+PAIRS = 1 << 23  # similarities among which similar pairs are listed at a time
 
 
 def unit(features: np.ndarray, device: torch.device) -> Tensor:
@@ -59,9 +59,9 @@ def pairs_above(
     """Pairs of images that are at least so similar, some at a time: their first and their second row numbers."""
     for start, block in blocks(features, device, QUERIES):
         for offset, others in blocks(features[start:], device):
-            similar, rows = block @ others.T >= threshold, max(1, HITS // len(others))
-            for i, few in enumerate(similar.split(rows)):
-                first, second = few.nonzero(as_tuple=True)
+            rows = max(1, PAIRS // len(others))
+            for i, few in enumerate(block.split(rows)):
+                first, second = (few @ others.T >= threshold).nonzero(as_tuple=True)
                 a, b = first + start + i * rows, second + start + offset
                 yield a[a < b].cpu().numpy(), b[a < b].cpu().numpy()
         advance(len(block))

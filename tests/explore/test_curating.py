@@ -31,7 +31,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch, embedding: Embedding) -> Itera
 
     monkeypatch.setattr(blockwise, "BLOCK", 7 * embedding.features.shape[1])
     monkeypatch.setattr(blockwise, "QUERIES", 5)
-    monkeypatch.setattr(blockwise, "HITS", 16)
+    monkeypatch.setattr(blockwise, "PAIRS", 16)
     monkeypatch.setattr(blockwise, "nearest", watched)
     yield held
     assert max(held, default=0) <= 7 * embedding.features.shape[1]
