@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -24,7 +24,7 @@ HOW = ("labels", "encoder", "weights", "image_size", "device", "batch", "workers
 class Images(Which):
     """Which images an encoder looks at."""
 
-    run: tyro.conf.Positional[str] = ""
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ""
     """run folder, weight file (.safetensors, .pt, .pth), torchvision model or timm:<name>"""
     data: str = ""
     """folder of images, of any layout; or a pack, a .npy/.npz file, cifar10 …: train images, then test images"""

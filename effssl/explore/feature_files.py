@@ -184,7 +184,7 @@ def read_features(source: str | Path) -> Embedding:
     with tempfile.TemporaryDirectory(prefix="effssl-") as folder:
         try:
             names, labels, features = read(path, Path(folder))
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, TypeError, csv.Error, zipfile.BadZipFile) as error:
             if isinstance(error, RequestError):
                 raise
             raise RequestError(f"{path} is not a file of features: {str(error).splitlines()[0]}") from None
@@ -209,10 +209,12 @@ def _which(columns: Sequence[str], path: Path) -> str:
 
 
 def _read_parquet(path: Path, folder: Path) -> Parts:
-    file = _parquet()[1].ParquetFile(path)
+    pa, pq = _parquet()
+    file = pq.ParquetFile(path)
     key = _which(file.schema_arrow.names, path)
-    if "features" not in file.schema_arrow.names:
-        raise RequestError(f"{path} is not a file of features: it has no column features")
+    kind = file.schema_arrow.field("features").type if "features" in file.schema_arrow.names else None
+    if not any(kind is not None and is_(kind) for is_ in (pa.types.is_list, pa.types.is_fixed_size_list)):
+        raise RequestError(f"{path} is not a file of features: it has no column features with lists of numbers")
     wanted = [name for name in (key, "label", "features") if name in file.schema_arrow.names]
     names: list[str] = []
     labels: list[str | None] = []
