@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from effssl.data.pack import pack
     from effssl.errors import RequestError, RunFailed, Stopped
     from effssl.evaluation import Score, evaluate
+    from effssl.explore.curating import duplicates, outliers, subset
+    from effssl.explore.embedding import embed
+    from effssl.explore.feature_files import read_features
+    from effssl.explore.features_transformer import Features
+    from effssl.explore.searching import neighbors
     from effssl.exporting import export
     from effssl.importing import import_encoder
     from effssl.objectives.options import register
@@ -27,20 +32,27 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Features",
     "RequestError",
     "Run",
     "RunFailed",
     "Score",
     "Stopped",
+    "duplicates",
+    "embed",
     "evaluate",
     "export",
     "import_encoder",
     "load",
+    "neighbors",
     "objective",
     "open_data",
+    "outliers",
     "pack",
     "pretrain",
+    "read_features",
     "register",
+    "subset",
     "view_loader",
 ]
 
@@ -54,6 +66,13 @@ _WHERE = {
     "import_encoder": "effssl.importing",
     "open_data": "effssl.data",
     "pack": "effssl.data.pack",
+    "embed": "effssl.explore.embedding",
+    "read_features": "effssl.explore.feature_files",
+    "neighbors": "effssl.explore.searching",
+    "duplicates": "effssl.explore.curating",
+    "outliers": "effssl.explore.curating",
+    "subset": "effssl.explore.curating",
+    "Features": "effssl.explore.features_transformer",
     "register": "effssl.objectives.options",
     "objective": "effssl.own_loop",
     "view_loader": "effssl.own_loop",

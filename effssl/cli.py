@@ -18,6 +18,17 @@ VERBS = {
     "pretrain": ("pretrain:pretrain_", "train an encoder on images without labels"),
     "eval": ("evaluate:eval_", "measure an encoder: effssl eval WHAT RUN (knn, linear, transfer, …)"),
     "pack": ("pack:pack", "decode a folder of images once, so that training need not: effssl pack FOLDER"),
+    "embed": (
+        "explore:embed_",
+        "features of a folder of images, for other tools: effssl embed RUN --data FOLDER --out F",
+    ),
+    "neighbors": (
+        "explore:neighbors_",
+        "images most similar to others: effssl neighbors RUN --data FOLDER --query IMAGE",
+    ),
+    "duplicates": ("explore:duplicates_", "near-duplicates in a folder, and which to keep"),
+    "outliers": ("explore:outliers_", "odd images in a folder"),
+    "subset": ("explore:subset_", "a diverse few of many images: effssl subset RUN --data FOLDER --size 100"),
     "sweep": ("sweep:sweep_", "try settings by their validation kNN: effssl sweep … --over lr=0.1,0.2"),
     "study": ("study:study_", "the paper's experiments: effssl study list, effssl study run E06 --scale smoke"),
     "saliency": (
@@ -60,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:  # disk full, permission denied
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
     except KeyboardInterrupt:
-        _fail("stopped; go on with --resume auto", 130)
+        _fail("stopped; go on with --resume auto" if args[:1] == ["pretrain"] else "stopped", 130)
 
 
 def _fail(message: str, code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import platform
 from collections.abc import Iterator
@@ -25,22 +26,24 @@ def write_atomically(path: Path, content: str | bytes, new: bool = False) -> Non
 @contextmanager
 def written_beside(path: Path, content: str | bytes, new: bool = False) -> Iterator[None]:
     """Write a file beside `path` and sync it; after the block it takes `path`'s place."""
+    with made_beside(path, new) as beside:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        _sync(beside)
+        yield
+
+
+@contextmanager
+def made_beside(path: Path, new: bool = False) -> Iterator[Path]:
+    """A name beside `path` for a file that the block makes; synced, it takes `path`'s place."""
     beside = path.with_name(f".{path.name}.{os.getpid()}{BESIDE}")
     try:
-        with beside.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield
+        yield beside
+        _sync(beside)
         if new:
             _link(beside, path)  # unlike renaming, this fails if somebody was faster
         else:
             os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut, too
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent)  # the new name must survive a power cut, too
     finally:
         beside.unlink(missing_ok=True)
 
@@ -52,6 +55,15 @@ def check_output(path: Path, overwrite: bool) -> None:
         raise RequestError(f"{path} cannot be written; --out names a file in a folder that exists")
     if there and not overwrite:
         raise RequestError(f"{path} exists; choose another --out, or add --overwrite")
+
+
+def _sync(path: Path) -> None:
+    """A file, or a folder's list of names, really is on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def keep_copy(path: Path, copy: Path) -> None:
@@ -74,9 +86,9 @@ def _link(path: Path, name: Path) -> None:
             os.fsync(file.fileno())
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written; for the one that holds the folder's lock."""
-    for left in folder.glob(f".*{BESIDE}"):
+def sweep(folder: Path, name: str = "") -> None:
+    """Remove what a killed process left half-written, of all files or of one; for the one that holds their lock."""
+    for left in folder.glob(f".{glob.escape(name)}.*{BESIDE}" if name else f".*{BESIDE}"):
         left.unlink(missing_ok=True)
 
 

@@ -102,7 +102,8 @@ def table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> N
     """Print a result table on stdout."""
     grid = Table(title=title, title_justify="left", title_style="bold")
     for i, name in enumerate(header):
-        grid.add_column(name, justify="left" if i == 0 else "right")
+        # Folded, because half of a path is of no use.
+        grid.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         grid.add_row(*row)
     console = out if sys.stdout.isatty() else Console(width=120, highlight=False)

@@ -75,17 +75,24 @@ def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, classes: l
 
 
 def _pixels(array: np.ndarray, path: Path) -> Tensor:
+    color = channels_first(array, str(path))
+    if color.dtype != np.uint8:
+        color = (color * 255).round().astype(np.uint8)
+    return torch.from_numpy(np.ascontiguousarray(color))
+
+
+def channels_first(array: np.ndarray, where: str) -> np.ndarray:
+    """Images as N×3×H×W, uint8 or floats between 0 and 1; what is neither is refused."""
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim == 4 and array.shape[-1] not in (1, 3, 4) and array.shape[1] in (1, 3, 4):
         array = array.transpose(0, 2, 3, 1)
     if array.ndim != 4 or array.shape[-1] not in (1, 3, 4):
         raise RequestError(
-            f"{path}: images of shape {array.shape}; expected N×H×W, N×H×W×C or N×C×H×W with C = 1, 3, 4"
+            f"{where}: images of shape {array.shape}; expected N×H×W, N×H×W×C or N×C×H×W with C = 1, 3, 4"
         )
-    if array.dtype != np.uint8:
-        if array.dtype.kind != "f" or not (array.size == 0 or (array.min() >= 0 and array.max() <= 1)):
-            raise RequestError(f"{path}: images of type {array.dtype}; expected uint8, or floats between 0 and 1")
-        array = (array * 255).round().astype(np.uint8)
+    unit = array.dtype.kind == "f" and (array.size == 0 or (array.min() >= 0 and array.max() <= 1))
+    if array.dtype != np.uint8 and not unit:
+        raise RequestError(f"{where}: images of type {array.dtype}; expected uint8, or floats between 0 and 1")
     color = array[..., :3] if array.shape[-1] >= 3 else np.repeat(array, 3, axis=-1)
-    return torch.from_numpy(np.ascontiguousarray(color.transpose(0, 3, 1, 2)))
+    return color.transpose(0, 3, 1, 2)

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def load_folder(root: Path, labels: str = "auto", only: list[str] | None = None)
 def _images(
     root: Path, with_labels: bool, classes: list[str] | None, unreadable: list[str], only: list[str] | None = None
 ) -> Images:
+    images = find_images(root, unreadable, only)
+    index = None
+    if with_labels:
+        index, classes = _folder_labels(root, images.paths, classes)
+    images = replace(images, labels=index, classes=classes or [])
+    one_size = bool((images.sizes == images.sizes[0]).all())
+    small = one_size and int(images.sizes[0].max()) <= IN_MEMORY_SIDE
+    return _in_memory(images, unreadable) if small else images
+
+
+def find_images(root: Path, unreadable: list[str], only: list[str] | None = None) -> FolderImages:
+    """All image files below a folder; those that cannot be read are added to `unreadable`."""
     missing = [name for name in only or [] if not (root / name).is_dir()]
     if only and missing:
         raise RequestError(f"{root} lacks {len(missing)} of {len(only)} class folders, e.g. {missing[0]}")
@@ -86,7 +99,7 @@ def _images(
         raise RequestError(f"no images under {root} (looked for {' '.join(SUFFIXES)}){hint}")
     with ThreadPoolExecutor() as pool, counter(f"looking at {len(files)} images", len(files)) as advance:
         sizes = []
-        for size in pool.map(_displayed_size, files):
+        for size in pool.map(displayed_size, files):
             sizes.append(size)
             advance(1)
     bad = [str(path) for path, size in zip(files, sizes, strict=True) if size is None]
@@ -94,14 +107,7 @@ def _images(
     good = [(path, size) for path, size in zip(files, sizes, strict=True) if size is not None]
     if not good:
         raise RequestError(f"none of the {len(files)} image files under {root} can be read, e.g. {bad[0]}")
-    paths = [path for path, _ in good]
-    index = None
-    if with_labels:
-        index, classes = _folder_labels(root, paths, classes)
-    images = FolderImages(paths, torch.tensor([size for _, size in good]), index, classes or [])
-    height, width = good[0][1]
-    one_size = bool((images.sizes == images.sizes[0]).all())
-    return _in_memory(images, unreadable) if one_size and max(height, width) <= IN_MEMORY_SIDE else images
+    return FolderImages([path for path, _ in good], torch.tensor([size for _, size in good]))
 
 
 def _walk(root: Path, only: list[str] | None = None, closed: list[str] | None = None) -> Iterator[Path]:
@@ -172,7 +178,7 @@ def as_listed(images: FolderImages, path: Path) -> FolderImages:
     return FolderImages(paths, sizes, labels, classes)
 
 
-def _displayed_size(path: Path) -> tuple[int, int] | None:
+def displayed_size(path: Path) -> tuple[int, int] | None:
     """Height and width after EXIF orientation, from the header alone; None if the file is not an image."""
     try:
         with opened(path) as image:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,18 +54,26 @@ def run_over(
 ) -> Features:
     """Features under the test transform, whatever mode the encoder is in."""
     parts, kept = [], [torch.empty(0, dtype=torch.long)]
-    boxes = partial(center_boxes, share=encoder.share)
-    for pixels, rows in clean_batches(images, encoder.size, boxes, BATCH, filter=encoder.filter):
-        x = encoder.preprocess(pixels.to(encoder.device, non_blocking=True))
-        if turns:
-            x = rotate_quarters(x, torch.full((len(x),), turns))
-        h = encoder.encoder(x.contiguous(memory_format=torch.channels_last))
-        parts.append((encoder.project(h) if on == "z" else h).float().cpu())
+    for h, rows in feature_batches(encoder, images, turns, on):
+        parts.append(h)
         kept.append(rows)
         advance(len(rows))
     rows = torch.cat(kept)
     h = torch.cat(parts) if parts else torch.empty(0, encoder.dim)
     return Features(h, None if images.labels is None else images.labels[rows], rows)
+
+
+def feature_batches(
+    encoder: LoadedEncoder, images: Images, turns: int = 0, on: str = "h", batch: int = BATCH, workers: int = -1
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features of each batch of images, B×dim float32 on the CPU, and which images of the set they are."""
+    boxes = partial(center_boxes, share=encoder.share)
+    for pixels, rows in clean_batches(images, encoder.size, boxes, batch, workers, encoder.filter):
+        x = encoder.preprocess(pixels.to(encoder.device, non_blocking=True))
+        if turns:
+            x = rotate_quarters(x, torch.full((len(x),), turns))
+        h = encoder.encoder(x.contiguous(memory_format=torch.channels_last))
+        yield (encoder.project(h) if on == "z" else h).float().cpu(), rows
 
 
 def labelled(data: Data, what: str) -> tuple[Images, Images]:

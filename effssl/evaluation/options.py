@@ -151,15 +151,9 @@ class Robustness:
 
 
 @dataclass(frozen=True)
-class Target:
-    """What every evaluation can be told beside the options of its protocol."""
+class Which:
+    """Where an encoder runs, and what has to be known of one that effssl did not train."""
 
-    data: str = ""
-    """another data set than the run's own; detect: a folder in VOC layout; transfer with --sets: where the sets are"""
-    classes: str = ""
-    """read only these class folders of --data: imagenet100, or a text file with their names"""
-    out: str = ""
-    """also write the score to this JSON file"""
     device: str = "auto"
     """where the encoder runs: auto, cpu, cuda, mps"""
     encoder: str = ""
@@ -168,6 +162,18 @@ class Target:
     """of an encoder that is given by name: the library's pretrained ones, or random ones"""
     image_size: int = 0
     """side of the images a foreign encoder gets; 0 is what its pretrained weights say, else 224, or 32 for small"""
+
+
+@dataclass(frozen=True)
+class Target(Which):
+    """What every evaluation can be told beside the options of its protocol."""
+
+    data: str = ""
+    """another data set than the run's own; detect: a folder in VOC layout; transfer with --sets: where the sets are"""
+    classes: str = ""
+    """read only these class folders of --data: imagenet100, or a text file with their names"""
+    out: str = ""
+    """also write the score to this JSON file"""
 
 
 PROTOCOLS: dict[str, type] = {

@@ -1,0 +1,1 @@
+"""What a trained encoder is good for: features of a folder, and what they tell about its images."""

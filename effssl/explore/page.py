@@ -1,0 +1,63 @@
+"""A table of images as one HTML page that shows them; it needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from effssl.data.folder import decode
+from effssl.progress import counter
+
+SIDE = 144  # of the pictures on the page
+MOST = 1000  # pictures on a page: more would be too much for a browser
+STYLE = """body{font:14px sans-serif;margin:2em} section{display:flex;flex-wrap:wrap;gap:12px}
+figure{margin:0;width:150px} figcaption{font-size:12px;overflow-wrap:anywhere} img{max-width:144px;max-height:144px}
+.first img{outline:3px solid #2a7}"""
+
+
+def gallery_page(rows: Sequence[Mapping[str, Any]], title: str) -> str:
+    """Images with what is known of each: a section per query or group, beginning with the query or the one to keep."""
+    sections = []
+    with counter("drawing the page", min(MOST, len(rows))) as advance:
+        for key, group in groupby(rows[:MOST], lambda row: row.get("query", row.get("group"))):
+            of_group = list(group)
+            figures = [_figure(key, ["query"], True)] if "query" in of_group[0] else []
+            figures += [_figure(row["image"], _facts(row), row.get("do") == "keep") for row in of_group]
+            heading = "" if key is None else f"<h2>{escape(str(key))}</h2>"
+            sections.append(f"{heading}<section>{''.join(figures)}</section>")
+            advance(len(of_group))
+    more = f"<p>… and {len(rows) - MOST} more, which a .csv file has</p>" if len(rows) > MOST else ""
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
+    body = f"<h1>{escape(title)}</h1>{''.join(sections)}{more}"
+    return f"<!doctype html><html><head>{head}</head><body>{body}</body></html>\n"
+
+
+def _facts(row: Mapping[str, Any]) -> Iterable[str]:
+    left_out = ("image", "query", "group", "nearest", None)
+    for key, value in row.items():
+        if key not in left_out and value is not None:
+            yield f"{key} {value:.4f}" if isinstance(value, float) else f"{key} {value}"
+
+
+def _figure(name: str, facts: Iterable[str], first: bool) -> str:
+    caption = "<br>".join(escape(text) for text in (Path(name).name, *facts))
+    return (
+        f'<figure{" class=first" if first else ""} title="{escape(name)}">{_picture(name)}'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _picture(name: str) -> str:
+    try:
+        image = decode(Path(name))
+    except OSError:  # gone, or an image of an array: its name says what it is
+        return ""
+    image.thumbnail((SIDE, SIDE))
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=80)
+    return f'<img src="data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}" alt="">'

@@ -1,0 +1,145 @@
+"""The same on the command line: tables, files, one line for a mistake."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import effssl
+from effssl.cli import main
+from effssl.explore.feature_files import Embedding
+
+
+@pytest.fixture(scope="module")
+def features(run: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("features") / "f.parquet"
+    main(["embed", str(run), "--data", str(folder), "--labels", "folders", "--workers", "0", "--out", str(out)])
+    return str(out)
+
+
+def test_embed_says_what_it_made(
+    run: Path, folder: Path, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture
+) -> None:
+    args = ["embed", str(run), "--data", str(folder), "--workers", "0", "--out", "f.csv"]
+    for _ in range(2):  # the second time it is finished
+        main(args)
+        shown = capsys.readouterr().out
+        assert f"f.csv: 68 images × {embedding.features.shape[1]} features, 2 could not be read" in shown
+
+
+def test_neighbors_table_and_file(
+    features: str, folder: Path, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture
+) -> None:
+    queries = [str(folder / "china/03.png"), str(folder / "added/cropped [50].png")]
+    main(["neighbors", "--features", features, "--query", *queries, "--k", "2", "--out", "n.csv"])
+    shown = capsys.readouterr().out
+    assert "copy of 03.png" in shown
+    assert "1.0000" in shown
+    assert "cropped [50].png" in shown  # not taken for markup
+    with Path("n.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    expected = effssl.neighbors(features=embedding, query=queries, k=2)
+    assert [row["image"] for row in rows] == [found.name for result in expected for found in result.found]
+    assert list(rows[0]) == ["query", "rank", "image", "similarity", "label"]
+    assert rows[0]["label"] == "added"
+
+
+def test_duplicates_table_and_file(
+    features: str, run: Path, folder: Path, in_tmp: Path, capsys: pytest.CaptureFixture
+) -> None:
+    main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.json"])
+    assert "1 groups of near-duplicates, 1 images more than needed" in capsys.readouterr().out
+    rows = json.loads(Path("d.json").read_text())
+    assert [(row["group"], row["do"]) for row in rows] == [(1, "keep"), (1, "duplicate")]
+    assert {Path(row["image"]).name for row in rows} == {"03.png", "copy of 03.png"}
+    assert (rows[0]["width"], rows[0]["height"]) == (96, 96)
+    main(["duplicates", str(run), "--data", str(folder / "china"), "--workers", "0", "--threshold", "1",
+          "--out", "none.csv"])  # fmt: skip
+    assert "no two images are as similar as 1.0" in capsys.readouterr().out
+    assert Path("none.csv").read_text().strip() == ""
+
+
+def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture) -> None:
+    main(["outliers", "--features", features, "--top", "3", "--k", "5", "--out", "o.json"])
+    assert "noise.png" in capsys.readouterr().out
+    rows = json.loads(Path("o.json").read_text())
+    assert [row["image"] for row in rows] == [one.name for one in effssl.outliers(features=embedding, k=5, top=3)]
+    main(["subset", "--features", features, "--size", "60", "--out", "s.csv"])
+    shown = capsys.readouterr().out
+    assert "60 diverse images" in shown
+    assert "10 more; --out" in shown  # the screen has fifty
+    with Path("s.csv").open() as file:
+        assert [row["image"] for row in csv.DictReader(file)] == effssl.subset(features=embedding, size=60).names
+
+
+def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> None:
+    query = str(folder / "china/03.png")
+    main(
+        [
+            "neighbors",
+            "--features",
+            features,
+            "--query",
+            query,
+            str(folder / "flower/40.png"),
+            "--k",
+            "4",
+            "--out",
+            "n.html",
+        ]
+    )
+    page = Path("n.html").read_text()
+    pictures = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
+    assert len(pictures) == 2 * (1 + 4)
+    with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
+        assert shown.size == (96, 96)
+    assert "copy of 03.png<br>rank 1<br>similarity 1.0000<br>label added" in page
+    assert "http" not in page
+    main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.html"])
+    assert Path("d.html").read_text().count("class=first") == 1
+
+
+def test_a_threshold_that_tells_few_apart_is_said(features: str, capfd: pytest.CaptureFixture) -> None:
+    main(["duplicates", "--features", features, "--threshold", "0.01"])
+    assert "68 of 68 images hang together" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["embed", "RUN", "--data", "FOLDER"], "where to? --out"),
+        (["embed", "--data", "FOLDER", "--out", "f.npz"], "which encoder?"),
+        (["embed", "RUN", "--out", "f.npz"], "--data is needed"),
+        (["embed", "RUN", "--data", "nowhere", "--out", "f.npz"], "no data set or folder named 'nowhere'"),
+        (["embed", "small", "--data", "FOLDER", "--out", "f.npz"], "small has no pretrained weights"),
+        (["embed", "RUN", "--data", "FOLDER", "--out", "f.xlsx"], "end with .parquet, .npz, .csv"),
+        (["embed", "RUN", "--data", "FOLDER", "--out", "mine.csv"], "mine.csv exists and is not from effssl embed"),
+        (["neighbors", "RUN", "--data", "FOLDER"], "which image? --query IMAGE"),
+        (["duplicates", "RUN"], "which images? --data FOLDER, or --features"),
+        (["duplicates", "--features", "none.npz"], "no features at none.npz; make them with effssl embed"),
+        (["duplicates", "--features", "mine.csv"], "neither a column path nor index"),
+        (["duplicates", "RUN", "--features", "mine.csv"], "needs no RUN"),
+        (["outliers", "RUN", "--data", "FOLDER", "--out", "table.txt"], "written as .csv, .json or .html"),
+        (["outliers", "RUN", "--data", "FOLDER", "--out", "mine.csv"], "mine.csv exists"),
+        (["outliers", "RUN", "--data", "FOLDER", "--out", "no/such/table.csv"], "in a folder that exists"),
+        (["subset", "RUN", "--data", "FOLDER"], "say how many images to choose"),
+    ],
+)
+def test_a_mistake_gets_one_line(
+    args: list[str], says: str, run: Path, folder: Path, in_tmp: Path, capsys: pytest.CaptureFixture
+) -> None:
+    Path("mine.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit) as stop:
+        main([{"RUN": str(run), "FOLDER": str(folder)}.get(arg, arg) for arg in args])
+    assert stop.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("effssl: ")]
+    assert len(lines) == 1
+    assert says in lines[0]
+    assert [path.name for path in in_tmp.iterdir()] == ["mine.csv"]
