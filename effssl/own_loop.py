@@ -26,7 +26,7 @@ from effssl.training.loop import make_objective, side_of_views
 
 
 def objective(
-    expression: str, encoder: nn.Module | str = "", data: str | Data = "", *, device: str = "cpu", **settings: Any
+    expression: str, encoder: nn.Module | str = "", data: str | Data = "", *, device: str = "", **settings: Any
 ) -> Objective:
     """L = Σ wₖ·Lₖ as a module: `loss, metrics = objective(views)`, and `after_update` after every optimizer step.
 
@@ -34,10 +34,11 @@ def objective(
         expression: as in `pretrain`, e.g. "byol+rotation"
         encoder: a module of your own, N×3×S×S → N×width, or a name; default: the recipe's
         data: what is trained on, where a term uses labels or the size of views is to be taken from it
-        device: where the weights live
+        device: where the weights live; default: where the module is, else the CPU
         settings: as in `pretrain`: image_size, batch_size, epochs, seed, projector={"out": 64}, byol={"momentum": 0.9}
     """
-    place = pick_device(device)
+    here = next((p.device for p in encoder.parameters()), None) if isinstance(encoder, nn.Module) else None
+    place = pick_device(device or str(here or "cpu"))
     flags = settings | {"objective": expression, "data": data if isinstance(data, str) else data.name}
     if isinstance(encoder, str) and encoder:
         flags["encoder"] = encoder

@@ -82,6 +82,16 @@ def test_own_network_equals_the_named_one(tiny_photos: Tensor) -> None:
     assert torch.equal(backbone.conv1.weight, own.network.encoder.backbone.conv1.weight)  # it is the one that learned
 
 
+def test_labels_are_those_of_the_rows(tiny_photos: Tensor) -> None:
+    data = effssl.open_data("digits")
+    objective = effssl.objective("supervised", "small", data, image_size=24, batch_size=16)
+    x, other = tiny_photos[:16].float() / 255, (data.train.labels != data.train.labels[0]).nonzero().flatten()[:16]
+    by_rows = [objective(objective.views(x, step=0, index=rows))[0].item() for rows in (torch.arange(16), other)]
+    assert by_rows[0] != by_rows[1]
+    with pytest.raises(effssl.RequestError, match="these terms know labels: give index"):
+        objective.views(x, step=0)
+
+
 def test_rotations_differ_from_step_to_step(tiny_photos: Tensor) -> None:
     objective = effssl.objective("rotation", "small", image_size=24, batch_size=16, rotation={"views": "two"})
     x = tiny_photos[:16].float() / 255

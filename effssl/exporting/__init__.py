@@ -49,7 +49,7 @@ def export(
     given = source.folder if isinstance(source, Run) else source
     folder = Path(given).expanduser()
     run = Run(folder) if folder.is_dir() else None
-    path = Path(out).expanduser() if out else Path(f"{_stem(str(given))}{ending}")
+    path = Path(out).expanduser() if out else Path(f"{_stem(str(folder))}{ending}")
     suffix = f".{ending.rpartition('.')[2]}"
     if path.suffix != suffix:  # timm, for one, tells formats by the names of files
         raise RequestError(f"--out is {path}; the name of a file for {to} ends with {suffix}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from effssl.config import read_yaml
@@ -102,14 +103,17 @@ def _scores(run: Run | None) -> str:
         constants = [f"{k} {_short(v)}" for k, v in score["constants"].items() if not isinstance(v, (dict, list))]
         on = score.get("source", {}).get("data", "")
         protocol = "; ".join([str(score["protocol"]), *constants])
-        lines.append(f"| {_name(name)} | {score['value']:.2f} % | {score['metric']} | {on} | {protocol} |")
+        lines.append(f"| {_without_folders(name)} | {score['value']:.2f} % | {score['metric']} | {on} | {protocol} |")
     return "\n".join(lines) + "\n"
 
 
-def _name(evaluation: str) -> str:
-    """An evaluation's name without the folder of its data: `transfer@/home/me/pets` is `transfer@pets`."""
-    what, at, data = evaluation.partition("@")
-    return f"{what}{at}{data.rsplit('/', 1)[-1]}"
+def _without_folders(text: str) -> str:
+    """Names of files and folders without where they lie.
+
+    >>> _without_folders("transfer@/home/me/pets grid=5")
+    'transfer@pets grid=5'
+    """
+    return re.sub(r"[^\s@=;]*/", "", text)
 
 
 def _numbers(values: Any) -> str:
@@ -117,4 +121,4 @@ def _numbers(values: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else _without_folders(str(value))

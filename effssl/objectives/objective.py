@@ -169,6 +169,8 @@ class Objective(nn.Module):
                 f"{' + '.join(self.weights)} needs {needs.large} large views"
                 + (f", {own} own" if own else "") + (" and the clean image" if needs.clean else "")
             )  # fmt: skip
+        if index is None and any(getattr(term, "labels", None) is not None for _, term in self.items()):
+            raise RequestError("these terms know labels: give index, each image's row in the data set")
         rows = torch.arange(count) if index is None else index
         mine = slice(rank() * count, (rank() + 1) * count)
         return replace(given, index=rows, seed=self.config.seed, step=step, total=world() * count, rows=mine)

@@ -19,7 +19,7 @@ from effssl.errors import RequestError
 from effssl.recipes import resolve
 from effssl.training.budget import Budget, parse_budget, timed_steps
 from effssl.training.checkpoint import load_checkpoint
-from effssl.training.loop import Trainer
+from effssl.training.loop import Trainer, side_of_views
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def test_views_grow(tiny_photos: Tensor) -> None:
     assert sides[0] == 16
     assert sides == sorted(sides)
     assert sides[8:] == [32, 32]
-    assert [t.side(step / (10 * steps)) for step in range(0, 10 * steps, steps)] == sides
+    assert [side_of_views(t.config, step / (10 * steps)) for step in range(0, 10 * steps, steps)] == sides
 
 
 def test_views_of_files_grow_too(photos: Tensor, tmp_path: Path) -> None:
