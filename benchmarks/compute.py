@@ -45,7 +45,7 @@ def one(method: str, form: str, epochs: int, seed: int, out: Path) -> dict[str, 
         subprocess.run([sys.executable, "-m", "effssl", *args], check=True, env=environment, capture_output=True)
 
     command = ("--objective", method + task, *flags, *COMMON, "--epochs", str(epochs), "--seed", str(seed), "--quiet")
-    effssl("pretrain", *command, "--out", str(folder))
+    effssl("pretrain", *command, "--no-report", "--out", str(folder))
     scores = {}
     for what in ("knn", "linear"):
         if not (folder / f"{what}.json").exists():

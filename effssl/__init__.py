@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from effssl.evaluation import Score, evaluate
     from effssl.objectives.options import register
     from effssl.pretraining import pretrain
+    from effssl.report import write_report
     from effssl.run import Run, load
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "pack",
     "pretrain",
     "register",
+    "write_report",
 ]
 
 _WHERE = {
@@ -46,6 +48,7 @@ _WHERE = {
     "open_data": "effssl.data",
     "pack": "effssl.data.pack",
     "register": "effssl.objectives.options",
+    "write_report": "effssl.report",
     "RequestError": "effssl.errors",
     "RunFailed": "effssl.errors",
     "Stopped": "effssl.errors",

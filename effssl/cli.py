@@ -24,6 +24,8 @@ VERBS = {
         "saliency:saliency",
         "maps for crops that show what an image is about: effssl saliency RUN --out maps.npz",
     ),
+    "report": ("report:report", "one HTML page of a run, of several to compare, or of a study: effssl report RUN …"),
+    "watch": ("watch:watch", "follow a run in another terminal: effssl watch RUN"),
     "recipes": ("recipes:recipes_", "list the recipes, or show one: effssl recipes [NAME]"),
 }
 HELP = """effssl: efficient self-supervised learning of visual representations

@@ -5,6 +5,7 @@ metrics.jsonl        one line per epoch, and per look at the representation's he
 checkpoint.pt        where to go on (checkpoint.previous.pt: the one before)
 encoder.safetensors  the trained encoder with its preprocessing
 results.json         scores, each with its protocol
+report.html          all of it to look at
 """
 
 from __future__ import annotations
@@ -159,6 +160,12 @@ class Run:
         layer = nn.Linear(weight.shape[1], weight.shape[0])
         layer.weight.data, layer.bias.data = weight, weights["terms.supervised.classifier.bias"]
         return layer.requires_grad_(False)
+
+    def report(self, out: str | Path | None = None, images: int = 1000) -> Path:
+        """Draw the run as one HTML file, by default `report.html` in its folder."""
+        from effssl.report import write_report
+
+        return write_report(self.folder, out, images=images)
 
     def knn(self, **settings: Any) -> Score:
         """k-nearest-neighbor accuracy of the encoder on the test images."""

@@ -1,0 +1,90 @@
+// Which parts of the page are drawn, from which data.
+function drawCurves() {
+  const bar = document.getElementById("curve-bar"), parent = document.querySelector("#curves .charts");
+  const first = DATA.kind === "run" ? DATA.curves : DATA.runs[0].curves;
+  const show = (axis) => {
+    parent.replaceChildren();
+    if (DATA.kind === "run") {
+      const c = DATA.curves;
+      for (const { title, keys, unit, note } of c.charts) {
+        chart(parent, { title, note, unit, xName: c.axes[axis], series: keys.map((k, i) => ({ name: c.names[k], x: c.x[axis], y: c.columns[k], i })) });
+      }
+      return;
+    }
+    const done = new Set();
+    for (const one of DATA.runs) for (const { title, keys, unit } of one.curves.charts) for (const k of keys) {
+      if (done.has(k)) continue;
+      done.add(k);
+      const name = keys.length > 1 ? `${title}, ${one.curves.names[k]}` : title;
+      const series = DATA.runs.map((r, i) => r.curves.columns[k] && { name: r.name, x: r.curves.x[axis], y: r.curves.columns[k], i }).filter((s) => s);
+      chart(parent, { title: name, unit, xName: first.axes[axis], series });
+    }
+  };
+  bar.append(pick("against", Object.entries(first.axes), show));
+  show("epoch");
+}
+
+function drawViews(data) {
+  const parent = document.querySelector(".views"), tile = useSheet(data.sheet, "views"), side = Math.min(104, Math.max(72, data.sheet.side));
+  parent.style.gridTemplateColumns = `repeat(${data.columns.length}, ${side}px)`;
+  parent.append(...data.columns.map((title) => make("div", {}, make("b", {}, title))));
+  for (let row = 0; row < data.rows; row++) data.columns.forEach((_, column) => {
+    const caption = data.captions[column][row], name = column === 0 ? data.names[row] : "";
+    parent.append(make("div", {}, tile(column * data.rows + row, side), make("div", { class: "name", title: name }, column === 0 ? caption || name : caption)));
+  });
+}
+
+function drawMatrix(parent, data) {
+  const n = data.labels.length, cells = new Map(data.cells.map(([a, b, c]) => [a * n + b, c])), totals = Array(n).fill(0);
+  for (const [a, , c] of data.cells) totals[a] += c;
+  const share = (a, b) => totals[a] ? (cells.get(a * n + b) || 0) / totals[a] : 0;
+  if (n <= 20) {
+    const long = Math.max(...data.labels.map((l) => l.length)) > 4;
+    const head = make("tr", {}, make("th", {}, "true ↓  told →"), ...data.labels.map((l) => make("th", { scope: "col" }, make("div", { class: long ? "tall" : "" }, l))));
+    const rows = data.labels.map((l, a) => make("tr", {}, make("th", { scope: "row" }, l), ...data.labels.map((other, b) => {
+      const v = share(a, b), text = totals[a] && v >= 0.005 ? String(Math.round(100 * v)) : "";
+      return make("td", { class: a === b ? "diagonal" : "", style: `background:rgba(var(--tint), ${(0.75 * v).toFixed(3)})`, title: `${l} told as ${other}: ${cells.get(a * n + b) || 0} of ${totals[a]}` }, text);
+    })));
+    parent.append(make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))), make("p", { class: "hint" }, "percent of each row"));
+  } else {
+    const canvas = make("canvas", { width: n, height: n, role: "img", "aria-label": "confusion matrix" }), g = canvas.getContext("2d"), reading = make("p", { class: "hint" }, "Rows are true labels, columns what is told; move over the matrix to read it.");
+    canvas.style.width = `${Math.min(560, Math.max(300, 6 * n))}px`;
+    const tint = getComputedStyle(document.documentElement).getPropertyValue("--tint");
+    for (const [a, b] of data.cells) { g.fillStyle = `rgba(${tint}, ${0.25 + 0.75 * share(a, b)})`; g.fillRect(b, a, 1, 1); }
+    canvas.addEventListener("pointermove", (event) => {
+      const b = Math.min(n - 1, Math.floor(event.offsetX / canvas.clientWidth * n)), a = Math.min(n - 1, Math.floor(event.offsetY / canvas.clientHeight * n));
+      reading.textContent = `${data.labels[a]} told as ${data.labels[b]}: ${cells.get(a * n + b) || 0} of ${totals[a]}`;
+    });
+    parent.append(canvas, reading);
+  }
+  const worst = data.cells.filter(([a, b]) => a !== b).sort((x, y) => y[2] - x[2]).slice(0, 5);
+  if (worst.length) parent.append(make("p", {}, "Most confused: " + worst.map(([a, b, c]) => `${data.labels[a]} told as ${data.labels[b]} (${c} of ${totals[a]})`).join(", ") + "."));
+}
+
+function drawArms() {
+  const parent = document.querySelector("#arms .charts");
+  for (const { name, arms } of DATA.measures) {
+    const kinds = [...new Set(arms.map((a) => a.objective))], along = arms.filter((a) => a.at !== null && a.at !== undefined).length > 2;
+    for (const axis of along ? ["at", "tflop"] : ["row"]) {
+      const at = (a) => axis === "row" ? arms.indexOf(a) + 1 : a[axis];
+      const series = kinds.flatMap((kind, i) => {
+        const mine = arms.filter((a) => a.objective === kind && at(a) !== null && at(a) !== undefined).sort((a, b) => at(a) - at(b));
+        const line = axis !== "row";
+        const ours = { name: `${kind}, ours`, x: mine.map(at), y: mine.map((a) => a.ours), spread: mine.map((a) => a.spread), texts: mine.map((a) => `${a.arm}, ours (${a.seeds} seeds)`), i, line };
+        const published = { name: `${kind}, published`, x: mine.map(at), y: mine.map((a) => a.published), texts: mine.map((a) => `${a.arm}, published`), i, line: false, open: true };
+        return [ours, published].filter((s) => s.y.some((y) => y !== null && y !== undefined) && (axis !== "tflop" || !s.open)).map((s) => ({ ...s, y: s.y.map((y) => y === undefined ? null : y) }));
+      });
+      if (series.length) chart(parent, { title: name, xName: { row: "arm, in the order of the table", at: "place on the study’s axis", tflop: "TFLOP of training" }[axis], series });
+    }
+  }
+}
+
+const parts = [...document.querySelectorAll("section[data-title]")];
+document.querySelector("nav").append(...parts.map((part) => make("a", { href: `#${part.id}` }, part.dataset.title)));
+if (DATA.kind !== "study") drawCurves();
+if (DATA.kind === "study") drawArms();
+if (DATA.views) drawViews(DATA.views);
+if (DATA.map) drawGallery(DATA.map, drawMap(DATA.map));
+if (DATA.map && DATA.map.probe) drawMatrix(document.querySelector("#probe .matrix"), DATA.map.probe);
+if (DATA.rotation) drawMatrix(document.querySelector("#rotation .matrix"), DATA.rotation);
+document.querySelectorAll(".swatch").forEach((swatch, i) => swatch.append(lineSample(i)));
