@@ -181,6 +181,7 @@ class Run:
         """Evaluate the encoder by a protocol of `effssl.evaluation.options` and add the score to results.json."""
         from effssl.device import pick_device
         from effssl.evaluation import changed_options, evaluate, open_source
+        from effssl.report import refresh
 
         changed = changed_options(what, settings)  # also refuses what is not known, before anything slow
         changed += [f"classes={classes}"] if classes else []
@@ -193,6 +194,7 @@ class Run:
         name = " ".join([what if data is None else f"{what}@{data}", *changed])
         results = self.results() | {name: score.record()}
         write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
+        refresh(self)
         return score
 
 

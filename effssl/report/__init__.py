@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from effssl.errors import RequestError, RunFailed
 from effssl.files import write_atomically
-from effssl.report.page import MARK, page
+from effssl.report.page import MARK, data_of, page
 from effssl.run import Run
 
 if TYPE_CHECKING:
     from effssl.data import Data
 
-__all__ = ["IMAGES", "gather", "write_report"]
+__all__ = ["IMAGES", "gather", "refresh", "write_report"]
 
 IMAGES = 1000
 """Images on the map."""
@@ -61,6 +61,16 @@ def write_report(
     _refuse_strangers(target)
     write_atomically(target, content)
     return target
+
+
+def refresh(run: Run) -> None:
+    """Bring a report that is there up to date with the run's scores; pictures stay as they were drawn."""
+    from effssl.report.facts import facts
+
+    file = run.folder / "report.html"
+    data = data_of(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if data is not None:
+        write_atomically(file, page(data | facts(run)))
 
 
 def _is_study(folder: Path) -> bool:

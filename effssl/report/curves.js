@@ -1,7 +1,7 @@
 // A line chart: hover reads values, dragging zooms, names switch lines on and off.
-function ticks(low, high, count) {
+function ticks(low, high, count, whole = false) {
   const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find((k) => k * power >= rough) * power;
+  const fine = [1, 2, 5, 10].find((k) => k * power >= rough) * power, step = whole ? Math.max(1, fine) : fine;
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
   return found;
@@ -14,10 +14,10 @@ function lineSample(i) {
 }
 
 // series: [{name, x: [...], y: [...], i, line, spread}]; what is null is not drawn.
-function chart(parent, { title, note = "", unit = "", xName, series, zoomed = null }) {
+function chart(parent, { title, note = "", unit = "", xName, series, whole = false }) {
   const W = 380, H = 220, left = 48, right = 10, top = 10, bottom = 34;
   const hidden = new Set();
-  const whole = make("button", { type: "button", hidden: "", onclick: () => zoom(null) }, "whole");
+  const back = make("button", { type: "button", hidden: "", onclick: () => zoom(null) }, "whole");
   const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}: ${series.map((s) => s.name).join(", ")}` });
   const reading = make("div", { class: "reading", hidden: "" });
   const legend = make("div", { class: "legend" }, ...series.map((s) => {
@@ -29,14 +29,14 @@ function chart(parent, { title, note = "", unit = "", xName, series, zoomed = nu
     });
     return button;
   }));
-  const box = make("div", { class: "chart" }, make("div", { class: "top" }, make("h3", {}, title + (unit ? `, ${unit}` : "")), whole),
+  const box = make("div", { class: "chart" }, make("div", { class: "top" }, make("h3", {}, title + (unit ? `, ${unit}` : "")), back),
     note ? make("div", { class: "note-line" }, note) : null, picture, legend, reading);
   parent.append(box);
-  let range = zoomed, sx, sy, cursor, sample;
+  let range = null, sx, sy, cursor, sample;
 
   function zoom(to) {
     range = to;
-    whole.hidden = !to;
+    back.hidden = !to;
     draw();
   }
   function draw() {
@@ -59,7 +59,7 @@ function chart(parent, { title, note = "", unit = "", xName, series, zoomed = nu
       grid.append(svg("line", { class: "grid", x1: left, x2: W - right, y1: sy(y), y2: sy(y) }),
         svg("text", { class: "axis", x: left - 5, y: sy(y) + 4, "text-anchor": "end" }, number(y)));
     }
-    for (const x of ticks(x0, x1, 5)) {
+    for (const x of ticks(x0, x1, 5, whole)) {
       grid.append(svg("text", { class: "axis", x: sx(x), y: H - bottom + 14, "text-anchor": "middle" }, number(x)));
     }
     grid.append(svg("text", { class: "axis", x: (left + W - right) / 2, y: H - 5, "text-anchor": "middle" }, xName));

@@ -84,6 +84,8 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         how = f"training views; chance {chance:.0f} %"
         found.append({"name": "rotation accuracy", "value": 100 * turned[-1], "unit": "%", "how": how})
     for name, score in run.results().items():
+        if not isinstance(score, dict):  # a bare number of an earlier version: nothing says how it was measured
+            continue
         plain = {key: value for key, value in score["constants"].items() if not isinstance(value, (dict, list))}
         said = ", ".join(f"{key} {value}" for key, value in list(plain.items())[:4])
         source = score.get("source", {})
@@ -102,7 +104,7 @@ def cost(last: dict[str, Any]) -> list[tuple[str, str, float]]:
         ("optimizer steps", f"{last.get('step', 0):,}", float(last.get("step", 0))),
         ("images seen", f"{images:,.0f}", images),
         ("seconds of training", f"{seconds:,.1f}", seconds),
-        ("TFLOP, counted, forward and backward", f"{flops / 1e12:,.3f}", flops / 1e12),
+        ("TFLOP", f"{flops / 1e12:,.3f}", flops / 1e12),
     ]
     if seconds and images:
         rows += [

@@ -7,7 +7,7 @@ function drawCurves() {
     if (DATA.kind === "run") {
       const c = DATA.curves;
       for (const { title, keys, unit, note } of c.charts) {
-        chart(parent, { title, note, unit, xName: c.axes[axis], series: keys.map((k, i) => ({ name: c.names[k], x: c.x[axis], y: c.columns[k], i })) });
+        chart(parent, { title, note, unit, whole: axis === "epoch", xName: c.axes[axis], series: keys.map((k, i) => ({ name: c.names[k], x: c.x[axis], y: c.columns[k], i })) });
       }
       return;
     }
@@ -17,7 +17,7 @@ function drawCurves() {
       done.add(k);
       const name = keys.length > 1 ? `${title}, ${one.curves.names[k]}` : title;
       const series = DATA.runs.map((r, i) => r.curves.columns[k] && { name: r.name, x: r.curves.x[axis], y: r.curves.columns[k], i }).filter((s) => s);
-      chart(parent, { title: name, unit, xName: first.axes[axis], series });
+      chart(parent, { title: name, unit, whole: axis === "epoch", xName: first.axes[axis], series });
     }
   };
   bar.append(pick("against", Object.entries(first.axes), show));
@@ -26,12 +26,16 @@ function drawCurves() {
 
 function drawViews(data) {
   const parent = document.querySelector(".views"), tile = useSheet(data.sheet, "views"), side = Math.min(104, Math.max(72, data.sheet.side));
-  parent.style.gridTemplateColumns = `repeat(${data.columns.length}, ${side}px)`;
-  parent.append(...data.columns.map((title) => make("div", {}, make("b", {}, title))));
-  for (let row = 0; row < data.rows; row++) data.columns.forEach((_, column) => {
-    const caption = data.captions[column][row], name = column === 0 ? data.names[row] : "";
-    parent.append(make("div", {}, tile(column * data.rows + row, side), make("div", { class: "name", title: name }, column === 0 ? caption || name : caption)));
-  });
+  const half = Math.ceil(data.rows / 2);
+  for (let first = 0; first < data.rows; first += half) {  // two blocks, beside each other where there is room
+    const block = make("div", { class: "block", style: `grid-template-columns:repeat(${data.columns.length}, ${side}px)` });
+    block.append(...data.columns.map((title) => make("div", {}, make("b", {}, title))));
+    for (let row = first; row < Math.min(data.rows, first + half); row++) data.columns.forEach((_, column) => {
+      const caption = data.captions[column][row], name = column === 0 ? data.names[row] : "";
+      block.append(make("div", {}, tile(column * data.rows + row, side), make("div", { class: "name", title: name }, column === 0 ? caption || name : caption)));
+    });
+    parent.append(make("div", { class: "scroll" }, block));
+  }
 }
 
 function drawMatrix(parent, data) {

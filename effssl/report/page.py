@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ def page(data: dict[str, Any]) -> bytes:
         mark=MARK, icon=ICONS.get(data.get("verdict", ""), "…"),
     )  # fmt: skip
     return text.encode("utf-8", "replace")  # names of files may hold bytes that are no text
+
+
+def data_of(text: str) -> dict[str, Any] | None:
+    """What a page was made from, or None if it is not one of ours."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found[1]) if found and MARK in text[:1000] else None
 
 
 def as_block(data: dict[str, Any]) -> str:

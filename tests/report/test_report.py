@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 import re
 import shutil
@@ -25,6 +24,7 @@ from effssl.report import gather, write_report
 from effssl.report.embedding import cells, gallery, positions, probe
 from effssl.report.facts import curves
 from effssl.report.page import as_block, page
+from effssl.report.page import data_of as read_back
 from effssl.report.sample import Sample, draw, sheet
 from effssl.report.views import batches, objective_of, plan_of
 from effssl.run import Run
@@ -37,9 +37,21 @@ QUICK = {"epochs": 1, "batch_size": 8, "quiet": True}
 
 
 def data_of(file: Path) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', file.read_text(), re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    found = read_back(file.read_text())
+    assert found is not None
+    return found
+
+
+def test_new_scores_find_their_way_into_the_report(digits: Run, drawn: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    before = data_of(run.folder / "report.html")
+    score = run.evaluate("knn", k=3)
+    after = data_of(run.folder / "report.html")
+    assert after["scores"][-1]["value"] == score.value
+    assert after["map"] == before["map"]
+    (run.folder / "report.html").write_text("somebody's own page")
+    run.evaluate("knn", k=4)
+    assert (run.folder / "report.html").read_text() == "somebody's own page"
 
 
 def test_everything_of_a_run(digits: Run, drawn: Path) -> None:
