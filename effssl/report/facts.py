@@ -77,6 +77,7 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     looks = [line for line in lines if line.get("knn") is not None]
     if looks:
         gain = f"{looks[-1]['knn'] - looks[0]['knn']:+.1f} over the untrained network"
+        gain = gain if len(looks) > 1 else "the untrained network"
         found.append({"name": "kNN, validation", "value": looks[-1]["knn"], "unit": "%", "how": gain})
     turned = [line["rotation_accuracy"] for line in lines if "rotation_accuracy" in line]
     if turned:

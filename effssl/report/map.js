@@ -180,7 +180,8 @@ function drawGallery(data, tile) {
   }));
   const { hits, misses, some, counts } = data.gallery;
   const column = (title, rows) => rows && rows.length ? make("div", {}, make("h3", {}, title), ...rows.map(strip)) : null;
-  fill(parent, {}, some ? [column("Some images, and what is nearest to them", some)] : [
+  fill(parent, {}, some ? [
+    column("Some images, and what is nearest to them", some.slice(0, Math.ceil(some.length / 2))), column("Some more", some.slice(Math.ceil(some.length / 2)))] : [
     column(`Hits: the nearest image has the same label (${counts[0]} of ${counts[0] + counts[1]} validation images)`, hits),
     column(`Misses: it has another (${counts[1]} of ${counts[0] + counts[1]})`, misses)]);
 }

@@ -32,7 +32,7 @@ function drawViews(data) {
     block.append(...data.columns.map((title) => make("div", {}, make("b", {}, title))));
     for (let row = first; row < Math.min(data.rows, first + half); row++) data.columns.forEach((_, column) => {
       const caption = data.captions[column][row], name = column === 0 ? data.names[row] : "";
-      block.append(make("div", {}, tile(column * data.rows + row, side), make("div", { class: "name", title: name }, column === 0 ? caption || name : caption)));
+      block.append(make("div", {}, tile(column * data.rows + row, side), make("div", { class: "name", title: name }, column === 0 ? caption || name.split("/").pop() : caption)));
     });
     parent.append(make("div", { class: "scroll" }, block));
   }
@@ -55,6 +55,11 @@ function drawMatrix(parent, data) {
     canvas.style.width = `${Math.min(560, Math.max(300, 6 * n))}px`;
     const tint = getComputedStyle(document.documentElement).getPropertyValue("--tint");
     for (const [a, b] of data.cells) { g.fillStyle = `rgba(${tint}, ${0.25 + 0.75 * share(a, b)})`; g.fillRect(b, a, 1, 1); }
+    // The diagonal is what is told rightly; a frame shows it also where nothing is.
+    g.strokeStyle = getComputedStyle(document.body).color;
+    g.globalAlpha = 0.35;
+    g.lineWidth = 0.15;
+    for (let k = 0; k < n; k++) g.strokeRect(k, k, 1, 1);
     canvas.addEventListener("pointermove", (event) => {
       const b = Math.min(n - 1, Math.floor(event.offsetX / canvas.clientWidth * n)), a = Math.min(n - 1, Math.floor(event.offsetY / canvas.clientHeight * n));
       reading.textContent = `${data.labels[a]} told as ${data.labels[b]}: ${cells.get(a * n + b) || 0} of ${totals[a]}`;
@@ -65,22 +70,40 @@ function drawMatrix(parent, data) {
   if (worst.length) parent.append(make("p", {}, "Most confused: " + worst.map(([a, b, c]) => `${data.labels[a]} told as ${data.labels[b]} (${c} of ${totals[a]})`).join(", ") + "."));
 }
 
+// Arms that lie along an axis are curves; others are rows with a mark for ours and one for the published figure.
 function drawArms() {
-  const parent = document.querySelector("#arms .charts");
+  const parent = document.querySelector("#arms .charts"), known = (v) => v !== null && v !== undefined;
   for (const { name, arms } of DATA.measures) {
-    const kinds = [...new Set(arms.map((a) => a.objective))], along = arms.filter((a) => a.at !== null && a.at !== undefined).length > 2;
-    for (const axis of along ? ["at", "tflop"] : ["row"]) {
-      const at = (a) => axis === "row" ? arms.indexOf(a) + 1 : a[axis];
+    if (arms.filter((a) => known(a.at)).length <= 2) { rowsOfArms(parent, name, arms); continue; }
+    const kinds = [...new Set(arms.map((a) => a.objective))];
+    for (const [axis, xName] of [["at", "place on the study’s axis"], ["tflop", "TFLOP of training"]]) {
       const series = kinds.flatMap((kind, i) => {
-        const mine = arms.filter((a) => a.objective === kind && at(a) !== null && at(a) !== undefined).sort((a, b) => at(a) - at(b));
-        const line = axis !== "row";
-        const ours = { name: `${kind}, ours`, x: mine.map(at), y: mine.map((a) => a.ours), spread: mine.map((a) => a.spread), texts: mine.map((a) => `${a.arm}, ours (${a.seeds} seeds)`), i, line };
-        const published = { name: `${kind}, published`, x: mine.map(at), y: mine.map((a) => a.published), texts: mine.map((a) => `${a.arm}, published`), i, line: false, open: true };
-        return [ours, published].filter((s) => s.y.some((y) => y !== null && y !== undefined) && (axis !== "tflop" || !s.open)).map((s) => ({ ...s, y: s.y.map((y) => y === undefined ? null : y) }));
+        const mine = arms.filter((a) => a.objective === kind && known(a[axis])).sort((a, b) => a[axis] - b[axis]), x = mine.map((a) => a[axis]);
+        const ours = { name: `${kind}, ours`, x, y: mine.map((a) => a.ours), spread: mine.map((a) => a.spread), texts: mine.map((a) => `${a.arm}, ours (${a.seeds} seeds)`), i };
+        const published = { name: `${kind}, published`, x, y: mine.map((a) => a.published), texts: mine.map((a) => `${a.arm}, published`), i, line: false, open: true };
+        return (axis === "at" ? [ours, published] : [ours]).filter((s) => s.y.some(known));
       });
-      if (series.length) chart(parent, { title: name, xName: { row: "arm, in the order of the table", at: "place on the study’s axis", tflop: "TFLOP of training" }[axis], series });
+      if (series.length) chart(parent, { title: name, xName, series });
     }
   }
+}
+
+function rowsOfArms(parent, name, arms) {
+  const W = 380, left = 130, right = 14, row = 19, H = arms.length * row + 30;
+  const values = arms.flatMap((a) => [a.ours === null ? null : a.ours - a.spread, a.ours === null ? null : a.ours + a.spread, a.published]).filter((v) => v !== null && v !== undefined);
+  if (!values.length) return;
+  const low = Math.min(...values), high = Math.max(...values), pad = (high - low) * 0.05 || 1;
+  const sx = (v) => left + (v - low + pad) / (high - low + 2 * pad) * (W - left - right);
+  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${name} of every arm, ours and published` });
+  for (const v of ticks(low - pad, high + pad, 5)) picture.append(svg("line", { class: "grid", x1: sx(v), x2: sx(v), y1: 4, y2: H - 24 }), svg("text", { class: "axis", x: sx(v), y: H - 8, "text-anchor": "middle" }, number(v)));
+  arms.forEach((a, k) => {
+    const y = 14 + k * row, short = a.arm.length > 20 ? `${a.arm.slice(0, 19)}…` : a.arm;
+    picture.append(svg("text", { class: "axis", x: left - 8, y: y + 4, "text-anchor": "end" }, short));
+    if (a.ours !== null) picture.append(svg("line", { x1: sx(a.ours - a.spread), x2: sx(a.ours + a.spread), y1: y, y2: y, stroke: color(0), "stroke-width": 2 }),
+      svg("path", { d: mark("circle", sx(a.ours), y, 4.5), fill: color(0) }, svg("title", {}, `${a.arm}, ours: ${number(a.ours)} ± ${number(a.spread)}, ${a.seeds} seeds`)));
+    if (a.published !== null && a.published !== undefined) picture.append(svg("path", { d: mark("diamond", sx(a.published), y, 4.5), fill: "var(--card)", stroke: color(1), "stroke-width": 2 }, svg("title", {}, `${a.arm}, published: ${number(a.published)}`)));
+  });
+  parent.append(make("div", { class: "chart" }, make("div", { class: "top" }, make("h3", {}, name)), picture));
 }
 
 const parts = [...document.querySelectorAll("section[data-title]")];

@@ -14,6 +14,9 @@ import pytest
 
 from effssl.report import write_report
 from effssl.run import Run
+from effssl.studies import load
+from effssl.studies.report import write
+from effssl.studies.runner import Outcome, Sources, jobs_of
 from tests.report.conftest import EVIL
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -164,3 +167,15 @@ def test_comparison_and_lonely_curves(digits: Run, plain: Run, desk: Path, visit
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert "objective" in page.locator("#differences").inner_text()
     visit(write_report(digits.folder, desk / "curves.html", images=0), 360)
+
+
+def test_studies(tmp_path: Path, visit: Any) -> None:
+    for name, drawn in ("E14", ".chart title"), ("E07", ".chart path[fill=none]"):  # rows of arms, and curves
+        study = load(name)
+        jobs = jobs_of(study, "smoke", 2, tmp_path, Sources())
+        values = dict.fromkeys(study.measures, 50.0)
+        outcomes = [Outcome(job, values, {}, 1.0, 2e12) for job in jobs]
+        page = visit(write(study, "smoke", outcomes, "effssl study run", tmp_path / name) / "report.html", 360)
+        assert page.locator(drawn).count() > 0
+        assert page.locator("#claims tr").count() == len(study.claims)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
