@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from effssl import __version__
 from effssl.errors import RequestError, RunFailed
 from effssl.files import write_atomically
 from effssl.report.page import MARK, data_of, page
@@ -68,8 +69,8 @@ def refresh(run: Run) -> None:
     from effssl.report.facts import facts
 
     file = run.folder / "report.html"
-    data = data_of(file.read_text(encoding="utf-8")) if file.is_file() else None
-    if data is not None:
+    data = data_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+    if data is not None and data["drawn_by"] == __version__:  # an older page may lack what this one's drawing needs
         write_atomically(file, page(data | facts(run)))
 
 
@@ -91,7 +92,7 @@ def gather(
     from effssl.report.facts import facts
 
     missing = dict.fromkeys(("weights", "views", "map", "rotation"))
-    found: dict[str, Any] = {"kind": "run", **facts(run), "notes": [], **missing}
+    found: dict[str, Any] = {"kind": "run", "drawn_by": __version__, **facts(run), "notes": [], **missing}
     if not run.finished:
         found["notes"].append(
             f"This run is not finished: {found['epoch']} of {found['epochs']} epochs are done (--resume auto goes on)."

@@ -32,6 +32,7 @@ function drawMap(data) {
   }
   function draw() {
     const g = canvas.getContext("2d"), ink = getComputedStyle(document.body).color;
+    canvas.style.touchAction = view.scale > 1 ? "none" : "pan-y";  // a finger scrolls the page until the map is zoomed
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.clearRect(0, 0, ...size);
     const side = Math.min(64, 20 * Math.sqrt(view.scale)), r = Math.min(9, (count > 2000 ? 3 : 4.2) * view.scale ** 0.35);
