@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from effssl.objectives.options import register
     from effssl.own_loop import objective, view_loader
     from effssl.pretraining import pretrain
+    from effssl.report import write_report
     from effssl.run import Run, load
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __all__ = [
     "register",
     "subset",
     "view_loader",
+    "write_report",
 ]
 
 _WHERE = {
@@ -76,6 +78,7 @@ _WHERE = {
     "register": "effssl.objectives.options",
     "objective": "effssl.own_loop",
     "view_loader": "effssl.own_loop",
+    "write_report": "effssl.report",
     "RequestError": "effssl.errors",
     "RunFailed": "effssl.errors",
     "Stopped": "effssl.errors",

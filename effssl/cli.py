@@ -35,6 +35,8 @@ VERBS = {
         "saliency:saliency",
         "maps for crops that show what an image is about: effssl saliency RUN --out maps.npz",
     ),
+    "report": ("report:report", "one HTML page of a run, of several to compare, or of a study: effssl report RUN …"),
+    "watch": ("watch:watch", "follow a run in another terminal: effssl watch RUN"),
     "export": ("export:export", "an encoder for other software: effssl export RUN --to torchvision|timm|onnx|…"),
     "import": (
         "export:import_",

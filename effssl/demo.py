@@ -23,6 +23,7 @@ from typing import Any
 from effssl.errors import RequestError, RunFailed
 from effssl.files import write_atomically
 from effssl.progress import say, table
+from effssl.report import write_report
 from effssl.run import Run
 
 EPOCHS, SUBSET = 6, 10_000
@@ -70,10 +71,11 @@ def main(argv: list[str] | None = None) -> None:
         write_atomically(out / "results.json", json.dumps({"data": data, "arms": results}, indent=2) + "\n")
         print_table(results, data, args.seeds)
         draw(results, out / "demo.png")
+        compared = write_report([folder_of(out, arm, 0, data) for arm in ARMS], out / "comparison.html")
     except (RequestError, RunFailed) as error:
         print(f"effssl: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, RequestError) else 1)
-    say(f"plot: {out / 'demo.png'}   runs: {out}/*   ({time.monotonic() - started:.0f} s)")
+    say(f"plot: {out / 'demo.png'}   curves: {compared}   runs: {out}/*   ({time.monotonic() - started:.0f} s)")
 
 
 def choose_data() -> str:
@@ -125,9 +127,8 @@ def measure(out: Path, arm: Arm, seed: int, data: str) -> dict[str, Any]:
     """Scores on test, cost, and the validation curve of a finished run."""
     run = Run(folder_of(out, arm, seed, data))
     stored = run.results()
-    knn = stored["demo knn"] if "demo knn" in stored else run.knn().accuracy
-    linear = stored["demo linear"] if "demo linear" in stored else run.linear().accuracy
-    write_atomically(run.results_path, json.dumps(run.results() | {"demo knn": knn, "demo linear": linear}, indent=2))
+    knn = stored["knn"]["value"] if "knn" in stored else run.knn().accuracy
+    linear = stored["linear"]["value"] if "linear" in stored else run.linear().accuracy
     lines = run.metrics()
     return {
         "knn": knn,

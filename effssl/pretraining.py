@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from effssl.recipes import Plan, resolve
 from effssl.run import Run
 
 if TYPE_CHECKING:
+    from effssl.data import Data
     from effssl.training.signals import Stop
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
@@ -32,19 +34,22 @@ def pretrain(
     resume: str = "never",
     config: str | Path | None = None,
     quiet: bool = False,
+    report: bool = True,
+    tensorboard: bool = False,
     **settings: Any,
 ) -> Run:
     """Pretrain an encoder and return its run.
 
     Settings are the fields of `effssl.config.Config`; those of a term come as a mapping:
-    `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"size": 16})`.
+    `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"size": 16})`. A finished run gets its `report.html`
+    unless told otherwise; `tensorboard` also writes event files into the run's folder.
     """
     flags = dict(settings)
     if data:
         flags["data"] = data
     if objective:
         flags["objective"] = objective
-    return execute(flags, out, resume, config, quiet)
+    return execute(flags, out, resume, config, quiet, report=report, tensorboard=tensorboard)
 
 
 def execute(
@@ -54,6 +59,8 @@ def execute(
     config: str | Path | None = None,
     quiet: bool = False,
     started: float | None = None,
+    report: bool = True,
+    tensorboard: bool = False,
 ) -> Run:
     """Carry out a request; `flags` holds only what was really said. A time budget counts from `started` on."""
     from effssl.distribution import joined, rank
@@ -64,8 +71,28 @@ def execute(
     from effssl.training.signals import listening
 
     with listening() as stop, joined():
-        started = time.monotonic() if started is None else started
-        return _execute(flags, out, resume, config, quiet or rank() > 0, stop, started)
+        started, writes = time.monotonic() if started is None else started, rank() == 0
+        run, data = _execute(flags, out, resume, config, quiet or not writes, stop, started, tensorboard)
+    # Other processes are let go before the first one draws, and a signal now ends the drawing, not the finished run.
+    if report and writes and data is not None and os.environ.get("EFFSSL_REPORT", "on") != "off":
+        draw_report(run, data, quiet)
+    return run
+
+
+def draw_report(run: Run, data: Data, quiet: bool) -> None:
+    """Write the run's report; whatever goes wrong with it, the run is finished and stays so."""
+    from effssl.progress import say
+    from effssl.report import gather
+    from effssl.report.page import page
+
+    target = run.folder / "report.html"
+    try:
+        write_atomically(target, page(gather(run, data=data, device=run.config.device, quiet=quiet)))
+    except Exception as error:
+        say(f"the report could not be drawn ({type(error).__name__}: {error}); the run itself is complete")
+        return
+    if not quiet:
+        say(f"report: {target}")
 
 
 def _execute(
@@ -76,7 +103,9 @@ def _execute(
     quiet: bool,
     stop: Stop,
     started: float,
-) -> Run:
+    tensorboard: bool,
+) -> tuple[Run, Data | None]:
+    """The run, and its data if it was trained now."""
     from effssl.data import open_data
     from effssl.data.folder import as_listed, write_list
     from effssl.data.sets import ArrayImages, FolderImages
@@ -84,6 +113,7 @@ def _execute(
     from effssl.distribution import anywhere, barrier, rank, restarted
     from effssl.training.budget import Budget, parse_budget
     from effssl.training.display import Display
+    from effssl.training.events import Events
     from effssl.training.loop import Trainer, train
 
     display = Display(quiet)
@@ -125,7 +155,8 @@ def _execute(
             raise RequestError(f"{folder} was started with other settings ({'; '.join(changed)}); choose another --out")
         if run.finished:
             display.say(f"{folder} is finished")
-            return run
+            return run, None
+    events = Events(folder) if tensorboard and rank() == 0 else None
     trainer = Trainer(plan, opened, device)  # what cannot be built is refused before a folder is made
     barrier()  # all have looked at the folder before it is made
     if run is None and rank() == 0:
@@ -147,13 +178,13 @@ def _execute(
     display.say(f"on {device} → {folder}")
     try:
         with run.locked() if rank() == 0 else nullcontext():
-            train(trainer, run, display, stop, budget)
+            train(trainer, run, display, stop, budget, events)
     except OSError as error:
         if error.errno not in FULL:
             raise
         reason = f"{error.strerror} while writing {folder}"
         raise RunFailed(f"{reason}; the last checkpoint is intact: make room and go on with --resume auto") from error
-    return run
+    return run, opened
 
 
 def refuse_to_overwrite(folder: Path) -> None:

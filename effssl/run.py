@@ -5,6 +5,7 @@ metrics.jsonl        one line per epoch, and per look at the representation's he
 checkpoint.pt        where to go on (checkpoint.previous.pt: the one before)
 encoder.safetensors  the trained encoder with its preprocessing
 results.json         scores, each with its protocol
+report.html          all of it to look at
 """
 
 from __future__ import annotations
@@ -160,6 +161,12 @@ class Run:
         layer.weight.data, layer.bias.data = weight, weights["terms.supervised.classifier.bias"]
         return layer.requires_grad_(False)
 
+    def report(self, out: str | Path | None = None, images: int = 1000) -> Path:
+        """Draw the run as one HTML file, by default `report.html` in its folder."""
+        from effssl.report import write_report
+
+        return write_report(self.folder, out, images=images)
+
     def knn(self, **settings: Any) -> Score:
         """k-nearest-neighbor accuracy of the encoder on the test images."""
         return self.evaluate("knn", **settings)
@@ -174,6 +181,7 @@ class Run:
         """Evaluate the encoder by a protocol of `effssl.evaluation.options` and add the score to results.json."""
         from effssl.device import pick_device
         from effssl.evaluation import changed_options, evaluate, open_source
+        from effssl.report import refresh
 
         changed = changed_options(what, settings)  # also refuses what is not known, before anything slow
         changed += [f"classes={classes}"] if classes else []
@@ -186,6 +194,7 @@ class Run:
         name = " ".join([what if data is None else f"{what}@{data}", *changed])
         results = self.results() | {name: score.record()}
         write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
+        refresh(self)
         return score
 
 

@@ -127,8 +127,8 @@ class Trial:
         write_atomically(config, yaml.safe_dump(self.flags))
         command = [sys.executable, "-m", "effssl", "pretrain", "--config", str(config), "--out", str(self.folder)]
         process = subprocess.Popen(
-            [*command, "--resume", "auto", "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            [*command, "--resume", "auto", "--quiet", "--no-report"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         )  # fmt: skip
         try:
             while process.poll() is None:

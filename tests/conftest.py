@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the processes that tests start
+os.environ["EFFSSL_REPORT"] = "off"  # hundreds of tiny runs need no page each; tests of the report ask for theirs
 
 import pytest
 import torch

@@ -30,9 +30,15 @@ class Pretrain(Config):
     """a YAML file with settings, e.g. another run's config.yaml; flags win over it"""
     quiet: bool = False
     """show nothing but problems"""
+    report: bool = True
+    """draw report.html in the run folder at the end"""
+    tensorboard: bool = False
+    """also write event files for TensorBoard into the run folder"""
 
 
-NOT_SETTINGS = ("out", "resume", "config", "quiet", "over", "search", "trials", "jobs", "prune")
+NOT_SETTINGS = (
+    "out", "resume", "config", "quiet", "report", "tensorboard", "over", "search", "trials", "jobs", "prune",
+)  # fmt: skip
 
 
 def pretrain_(args: list[str]) -> None:
@@ -44,7 +50,10 @@ def pretrain_(args: list[str]) -> None:
 
     said = given(parsed, args)
     started = STARTED if args == sys.argv[2:] else None  # called from Python, the command begins now
-    run = execute(said, parsed.out or None, parsed.resume, parsed.config or None, parsed.quiet, started)
+    run = execute(
+        said, parsed.out or None, parsed.resume, parsed.config or None, parsed.quiet, started, parsed.report,
+        parsed.tensorboard,
+    )  # fmt: skip
     if not parsed.quiet and os.environ.get("RANK", "0") == "0":
         measurable = "knn" in run.metrics()[-1]
         use = f"effssl eval knn {run.folder}" if measurable else f'encoder = effssl.load("{run.folder}") in Python'

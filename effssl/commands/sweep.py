@@ -36,6 +36,8 @@ def sweep_(args: list[str]) -> None:
         raise RequestError("say what to try, e.g. --over lr=0.1,0.2 rotation.weight=0.1,0.4")
     if parsed.jobs < 1 or parsed.trials < 1:
         raise RequestError("--jobs and --trials are at least 1")
+    if parsed.tensorboard:
+        raise RequestError("a sweep writes no event files; --tensorboard goes with effssl pretrain")
     out, ranges = Path(parsed.out or "sweeps/first"), [parse_range(text) for text in parsed.over]
     trials = run_sweep(given(parsed, args), ranges, out, parsed.search, parsed.trials, parsed.jobs, parsed.prune)
     show(trials, out)

@@ -78,6 +78,18 @@ class Rotation(Pretext):
             return Outcome(self._cosine(step, features, labels))
         return self._classify(step, features, self._noisy(step, labels))
 
+    def judged(self, step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The rotated views of a step, their places in the angle set, and the head's logits, if the loss has a head."""
+        if self.mode == "given":
+            assert step.views.angle is not None
+            x, labels = torch.cat(step.views.large), step.views.angle
+            features = step.z() if self.options.on == "z" else step.h()
+        else:
+            labels = self._labels(step)
+            x = self._rotated(step, labels)
+            features = self._features(step, x)
+        return x, labels, step.run(self.r, features) if self.options.form == "ce" else None
+
     def _width(self, network: Network, setting: Setting) -> int:
         """Width of the head's input."""
         if self.options.on in ("z", "h"):
@@ -87,7 +99,7 @@ class Rotation(Pretext):
             part = copy.deepcopy(network).eval()
             return part.run(torch.zeros(2, 3, side, side), stop=self.depth).shape[1]
 
-    def _chosen(self, views: Views) -> Tensor:
+    def chosen(self, views: Views) -> Tensor:
         """Which of a process's images are rotated, on the CPU: `share` of them, evenly over the batch of all."""
         place = torch.arange(views.total)[views.rows].double()
         share = self.options.share
@@ -95,14 +107,14 @@ class Rotation(Pretext):
 
     def _labels(self, step: Step) -> Tensor:
         """The position in the angle set of every rotated view, (views·rows) on the CPU."""
-        views, angles, rows = step.views, len(self.options.angles), self._chosen(step.views)
+        views, angles, rows = step.views, len(self.options.angles), self.chosen(step.views)
         if self.mode == "all":
             return torch.arange(angles).repeat_interleave(len(rows))
         drawn = torch.randint(angles, (self.count, views.total), generator=views.generator("angles"))
         return drawn[:, views.rows][:, rows].reshape(-1)
 
     def _rotated(self, step: Step, labels: Tensor) -> Tensor:
-        views, rows = (step.views.own or step.views.large)[: self.count], self._chosen(step.views)
+        views, rows = (step.views.own or step.views.large)[: self.count], self.chosen(step.views)
         if len(rows) < len(step.views.index):
             rows = rows.to(views[0].device, non_blocking=True)
             views = [view.index_select(0, rows) for view in views]
@@ -131,7 +143,7 @@ class Rotation(Pretext):
         """With probability `noise` a label is replaced, drawn afresh for every view."""
         if not self.options.noise:
             return labels
-        views, angles, rows = step.views, len(self.options.angles), self._chosen(step.views)
+        views, angles, rows = step.views, len(self.options.angles), self.chosen(step.views)
         count = len(labels) // len(rows)
         g = views.generator("angle noise")
         wrong = (torch.rand(count, views.total, generator=g) < self.options.noise)[:, views.rows][:, rows].reshape(-1)
@@ -152,7 +164,7 @@ class Rotation(Pretext):
         loss = F.cross_entropy(logits, labels)
         if self.options.share < 1:  # processes may have unequal parts, and the mean over all is meant
             everywhere = int(step.views.total * self.options.share + 1e-9) * (
-                len(labels) // len(self._chosen(step.views))
+                len(labels) // len(self.chosen(step.views))
             )
             parts = step.views.total / len(step.views.index)  # processes, times the parts of a batch computed in turn
             loss = loss * (len(labels) * parts / everywhere)

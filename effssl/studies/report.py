@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import json
 import os
@@ -18,6 +16,7 @@ from effssl.files import write_atomically
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT
 from effssl.progress import table
+from effssl.report import write_report
 from effssl.studies.plan import substitute
 from effssl.studies.runner import Outcome
 from effssl.studies.study import Arm, Claim, Figures, Study, compute, crossing, epochs
@@ -156,6 +155,8 @@ def record(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], co
         "runs": runs,
         "claims": claims,
         "remarks": remarks(study, f),
+        "table": {"head": header(study), "rows": rows(study, f, outcomes)},
+        "fine_print": FINE_PRINT,
     }
 
 
@@ -207,43 +208,8 @@ def _draw_snr(axis: Any, kind: str, style: str, outcomes: Sequence[Outcome]) -> 
             axis.plot([line["epoch"] for line in lines], [line["snr"] for line in lines], style, label=label)
 
 
-def page(title: str, text: str, picture: bytes | None) -> str:
-    """One self-contained file: the Markdown's tables as HTML, and the figure."""
-    parts, in_table = [], False
-    for line in text.splitlines():
-        cells = [html.escape(cell.strip()) for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if cells and not in_table:
-            parts.append("<table>")
-        if not cells and in_table:
-            parts.append("</table>")
-        if cells and not set(line) <= set("|-"):
-            kind = "td" if in_table else "th"
-            parts.append("<tr>" + "".join(f"<{kind}>{cell}</{kind}>" for cell in cells) + "</tr>")
-        elif not cells and line:
-            tag = "h1" if line.startswith("# ") else "pre" if line.startswith("    ") else "p"
-            parts.append(f"<{tag}>{html.escape(line.lstrip('# ').strip())}</{tag}>")
-        in_table = bool(cells)
-    if in_table:
-        parts.append("</table>")
-    if picture:
-        parts.append(
-            f'<img alt="{html.escape(title)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
-        )
-    style = (
-        "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
-        "color-scheme:light dark}table{border-collapse:collapse;display:block;overflow-x:auto;margin:1rem 0}"
-        "td,th{padding:.3rem .7rem;border-bottom:1px solid #8886;text-align:left}img{max-width:100%;background:#fff}"
-    )
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
-    )
-    return (
-        f"<!doctype html><html lang=en><head>{head}<style>{style}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
-
-
 def write(study: Study, scale: str, outcomes: Sequence[Outcome], command: str, folder: Path) -> Path:
-    """results.json, README.md, page.html and the figure of a study, in a folder."""
+    """results.json, README.md, report.html and the figure of a study, in a folder."""
     f = figures(study, outcomes)
     folder.mkdir(parents=True, exist_ok=True)
     text, picture = markdown(study, scale, f, outcomes, command), draw(study, f, outcomes)
@@ -253,7 +219,7 @@ def write(study: Study, scale: str, outcomes: Sequence[Outcome], command: str, f
     write_atomically(folder / "README.md", text)
     found = record(study, scale, f, outcomes, command)
     write_atomically(folder / "results.json", json.dumps(found, indent=1) + "\n")
-    write_atomically(folder / "page.html", page(f"{study.name} {study.title}", text.partition("\n![")[0], picture))
+    write_report(folder)
     return folder
 
 

@@ -46,7 +46,7 @@ def carry_out(job: Mapping[str, Any]) -> None:
 
     folder = Path(job["folder"])
     folder.parent.mkdir(parents=True, exist_ok=True)
-    run = execute(dict(job["flags"]), folder, "auto", quiet=True)
+    run = execute(dict(job["flags"]), folder, "auto", quiet=True, report=False)
     scores: dict[str, Any] = {}
     for name, measure in job["measures"].items():
         if measured(folder).get(name, {}).get("by") == measure:

@@ -36,6 +36,7 @@ from effssl.run import Run
 from effssl.training.budget import Budget
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint, set_aside_damaged
 from effssl.training.display import Display, clock, progress_text
+from effssl.training.events import Events
 from effssl.training.health import Look, Monitor, record, verdict
 from effssl.training.optimizers import learning_rate, make_optimizer, set_learning_rate
 from effssl.training.signals import Stop
@@ -193,7 +194,14 @@ class Trainer:
             self.noise.restore(state["noise"])
 
 
-def train(trainer: Trainer, run: Run, display: Display, stop: Stop, budget: Budget | None = None) -> None:
+def train(
+    trainer: Trainer,
+    run: Run,
+    display: Display,
+    stop: Stop,
+    budget: Budget | None = None,
+    events: Events | None = None,
+) -> None:
     """Train until the last step, from the newest checkpoint if there is one, and write the encoder.
 
     In a run of many processes all of them come here; the first one writes the files.
@@ -215,7 +223,10 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop, budget: Budg
         trainer.position.looks.append(asdict(look))
         if writes:
             run.keep_metrics_until(-1)  # lines of an attempt that was stopped before its first checkpoint
-            run.log({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | record(look))
+            first_line = {"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | record(look)
+            run.log(first_line)
+            if events is not None:
+                events.write(first_line)
     else:
         trainer.restore(state)
         if writes:
@@ -299,12 +310,16 @@ def train(trainer: Trainer, run: Run, display: Display, stop: Stop, budget: Budg
                 line |= record(look) | {"verdict": word, "why": why}
             if writes:
                 run.log(line)
+                if events is not None:
+                    events.write(line)
             display.epoch(line, epochs)
             due = not config.checkpoint_every or at.updates % config.checkpoint_every == 0
             if due or finished:
                 save()
             if not finished:
                 stop_if_asked(saved=bool(due))
+    if events is not None:
+        events.close()
     if writes:
         write_atomically(run.encoder_path, dump_encoder(network.encoder, describe(config)))
     barrier()

@@ -40,9 +40,9 @@ def test_a_share_of_the_batch_is_rotated(tiny_photos: Tensor) -> None:
 
 def test_shares_of_two_processes_are_the_share_of_the_batch() -> None:
     term = make("byol+rotation", rotation={"share": 0.3}).terms["rotation"]
-    whole = term._chosen(replace(some_views(torch.zeros(BATCH, 3, SIZE, SIZE)), total=30, rows=slice(None)))
+    whole = term.chosen(replace(some_views(torch.zeros(BATCH, 3, SIZE, SIZE)), total=30, rows=slice(None)))
     views = some_views(torch.zeros(BATCH, 3, SIZE, SIZE))
-    halves = [term._chosen(replace(views, total=30, rows=slice(start, start + 15))) + start for start in (0, 15)]
+    halves = [term.chosen(replace(views, total=30, rows=slice(start, start + 15))) + start for start in (0, 15)]
     assert torch.equal(whole, torch.cat(halves))
     assert len(whole) == 9
 

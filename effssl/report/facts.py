@@ -1,0 +1,116 @@
+"""What a run's folder tells without its images: curves, verdict, scores, cost, settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from effssl.config import flatten, read_yaml
+from effssl.run import Run
+
+X_AXES = {"epoch": "epochs", "images": "images", "seconds": "seconds of training", "tflop": "TFLOP"}
+# Title, metrics, unit, and what to read from it; a metric that is not named here gets a chart of its own.
+CHARTS: tuple[tuple[str, str, str, str], ...] = (
+    ("Loss", r"loss(/.*)?", "", "the weighted sum, and each term before its weight"),
+    ("kNN accuracy", r"knn", "%", "on validation images, by the votes of their neighbors among training images"),
+    ("Rotation accuracy", r"rotation_accuracy", "", "share of rotated training views whose angle is told"),
+    ("Feature std", r"std_[hz]", "", "spread of directions: 1 is even, 0 is one point (collapse)"),
+    ("Effective rank", r"rank_[hz]", "", "directions in use; a fall to almost none is a collapse"),
+    ("Learning rate", r"lr", "", ""),
+)
+NAMES = {
+    "loss": "sum", "knn": "kNN", "rotation_accuracy": "rotation", "std_h": "features h", "std_z": "projections z",
+    "rank_h": "features h", "rank_z": "projections z", "lr": "lr",
+}  # fmt: skip
+NOT_CURVES = ("epoch", "step", "images", "seconds", "flops", "sampled")
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """A run as plain values that JSON can hold."""
+    lines, config = run.metrics(), read_yaml(run.config_path)
+    versions = config.pop("versions", {})
+    last = lines[-1] if lines else {}
+    told: dict[str, Any] = next((line for line in reversed(lines) if "verdict" in line), {})
+    settings = run.config
+    return {
+        "name": run.folder.resolve().name,
+        "folder": str(run.folder),
+        "finished": run.finished,
+        "epoch": last.get("epoch", 0),
+        "epochs": settings.epochs,
+        "verdict": told.get("verdict", "too early to tell"),
+        "why": told.get("why", "no look at the trained network yet"),
+        "about": {key: str(config.get(key, "")) for key in ("objective", "data", "encoder", "recipe", "seed")},
+        "scores": scores(run, lines),
+        "curves": curves(lines),
+        "cost": cost(last),
+        "config": flatten(config),
+        "versions": {str(key): str(value) for key, value in versions.items()},
+    }
+
+
+def curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Columns of metrics.jsonl, and which of them share a chart."""
+    keys = [key for key in dict.fromkeys(k for line in lines for k in line) if key not in NOT_CURVES]
+    keys = [key for key in keys if any(_number(line.get(key)) for line in lines)]
+    columns = {key: [line[key] if _number(line.get(key)) else None for line in lines] for key in keys}
+    x = {key: [line.get(key, 0) for line in lines] for key in ("epoch", "images", "seconds")}
+    x["tflop"] = [line.get("flops", 0) / 1e12 for line in lines]
+    charts, left = [], list(keys)
+    for title, pattern, unit, note in CHARTS:
+        mine = [key for key in left if re.fullmatch(pattern, key)]
+        left = [key for key in left if key not in mine]
+        if mine:
+            charts.append({"title": title, "keys": mine, "unit": unit, "note": note})
+    charts += [{"title": key, "keys": [key], "unit": "", "note": ""} for key in left]
+    names = {key: NAMES.get(key, key.removeprefix("loss/")) for key in keys}
+    return {"x": x, "axes": X_AXES, "columns": columns, "charts": charts, "names": names}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last validation kNN, and everything in results.json with the protocol it was measured by."""
+    found = []
+    looks = [line for line in lines if line.get("knn") is not None]
+    if looks:
+        gain = f"{looks[-1]['knn'] - looks[0]['knn']:+.1f} over the untrained network"
+        gain = gain if len(looks) > 1 else "the untrained network"
+        found.append({"name": "kNN, validation", "value": looks[-1]["knn"], "unit": "%", "how": gain})
+    turned = [line["rotation_accuracy"] for line in lines if "rotation_accuracy" in line]
+    if turned:
+        chance = 100 / len(run.config.rotation.angles)
+        how = f"training views; chance {chance:.0f} %"
+        found.append({"name": "rotation accuracy", "value": 100 * turned[-1], "unit": "%", "how": how})
+    for name, score in run.results().items():
+        if not isinstance(score, dict):  # a bare number of an earlier version: nothing says how it was measured
+            continue
+        plain = {key: value for key, value in score["constants"].items() if not isinstance(value, (dict, list))}
+        said = ", ".join(f"{key} {value}" for key, value in list(plain.items())[:4])
+        source = score.get("source", {})
+        on = f"{source.get('test_images', '')} test images of {source.get('data', 'its data')}".strip()
+        found.append(
+            {"name": f"{name}, {score['metric']}", "value": score["value"], "unit": "%", "how": f"{on}; {said}"}
+        )
+    return found
+
+
+def cost(last: dict[str, Any]) -> list[tuple[str, str, float]]:
+    """What the run has cost so far: name, text, and the number for comparing."""
+    seconds, images, flops = (float(last.get(key, 0)) for key in ("seconds", "images", "flops"))
+    rows = [
+        ("epochs", f"{last.get('epoch', 0)}", float(last.get("epoch", 0))),
+        ("optimizer steps", f"{last.get('step', 0):,}", float(last.get("step", 0))),
+        ("images seen", f"{images:,.0f}", images),
+        ("seconds of training", f"{seconds:,.1f}", seconds),
+        ("TFLOP", f"{flops / 1e12:,.3f}", flops / 1e12),
+    ]
+    if seconds and images:
+        rows += [
+            ("images per second", f"{images / seconds:,.0f}", images / seconds),
+            ("GFLOP per second", f"{flops / 1e9 / seconds:,.1f}", flops / 1e9 / seconds),
+            ("MFLOP per image", f"{flops / 1e6 / images:,.1f}", flops / 1e6 / images),
+        ]
+    return rows

@@ -1,0 +1,48 @@
+"""A dict becomes one HTML file: style, scripts and data are inside, and nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+FOLDER = Path(__file__).parent
+MARK = '<meta name="generator" content="effssl report">'
+SCRIPTS = ("draw.js", "curves.js", "map.js", "page.js")
+ICONS = {"learning": "✓", "collapsing": "✗"}
+
+
+def page(data: dict[str, Any]) -> bytes:
+    """The whole page. Text goes through jinja's escaping; data goes into a block that no text in it can end."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    scripts = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    text = environment.get_template("page.html").render(
+        data=data, block=as_block(data), style=(FOLDER / "page.css").read_text(encoding="utf-8"), scripts=scripts,
+        mark=MARK, icon=ICONS.get(data.get("verdict", ""), "…"),
+    )  # fmt: skip
+    return text.encode("utf-8", "replace")  # names of files may hold bytes that are no text
+
+
+def data_of(text: str) -> dict[str, Any] | None:
+    """What a page was made from, or None if it is not one of ours."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found[1]) if found and MARK in text[:1000] else None
+
+
+def as_block(data: dict[str, Any]) -> str:
+    """JSON for a script element: without <, > and & nothing in it can end the element or begin another.
+
+    >>> as_block({"class": "</script>"})
+    '{"class":"\\\\u003c/script\\\\u003e"}'
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,62 @@
+"""A study's folder as plain values: its table, its claims, and every arm's figures beside the published ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from effssl.errors import RequestError
+
+
+def study(folder: Path) -> dict[str, Any]:
+    """Read results.json, as `effssl study run` writes it."""
+    try:
+        found = json.loads((folder / "results.json").read_text())
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{folder / 'results.json'} cannot be read: {error}") from None
+    if not isinstance(found, dict) or not {"study", "title", "runs", "claims"} <= found.keys():
+        raise RequestError(f"{folder} is neither a run nor a study's folder, as effssl study run writes it")
+    picture = folder / "figure.png"
+    coded = base64.b64encode(picture.read_bytes()).decode() if picture.is_file() else ""
+    return {
+        "kind": "study",
+        "name": f"{found['study']}: {found['title']}",
+        "scale": found.get("scale", ""),
+        "substitute": found.get("substitute", ""),
+        "command": found.get("command", ""),
+        "machine": found.get("machine", {}),
+        "claims": found["claims"],
+        "remarks": found.get("remarks", []),
+        "table": found.get("table"),
+        "fine_print": found.get("fine_print", ""),
+        "measures": [_measure(found["runs"], name) for name in _names(found["runs"])],
+        "figure": f"data:image/png;base64,{coded}" if coded else "",
+        "notes": [],
+    }
+
+
+def _names(runs: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in [*run["values"], *run["published"]]))
+
+
+def _measure(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """One measure: per arm our mean and deviation, the published figure, the cost, and its place on the axis."""
+    arms = []
+    for arm in dict.fromkeys(run["arm"] for run in runs):
+        mine = [run for run in runs if run["arm"] == arm]
+        values = [run["values"][name] for run in mine if name in run["values"]]
+        costs = [run["flops"] for run in mine if run["flops"]]
+        arms.append({
+            "arm": arm,
+            "objective": mine[0]["objective"],
+            "at": mine[0]["at"],
+            "ours": mean(values) if values else None,
+            "spread": stdev(values) if len(values) > 1 else 0.0,
+            "published": mine[0]["published"].get(name),
+            "tflop": mean(costs) / 1e12 if costs else None,
+            "seeds": len(values),
+        })  # fmt: skip
+    return {"name": name, "arms": arms}

@@ -1,0 +1,181 @@
+"""The page in a real browser: no error, no request, and everything answers at three widths.
+
+Skipped where no Chromium is found; playwright is never let to download one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effssl.report import write_report
+from effssl.run import Run
+from effssl.studies import load
+from effssl.studies.report import write
+from effssl.studies.runner import Outcome, Sources, jobs_of
+from tests.report.conftest import EVIL
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+]  # fmt: skip
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
+WIDTHS = (360, 820, 1400)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Any]:
+    """Open a file; when the test is over, nothing may have gone wrong on the page or out of it."""
+    problems: list[str] = []
+    contexts = []
+
+    def opened(file: Path, width: int = 1400, scheme: str = "light") -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else problems.append(r.url))
+        page.goto(file.resolve().as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def point(page: Any, index: int) -> tuple[float, float]:
+    """Where an image's point lies in the window."""
+    page.locator("#map canvas").scroll_into_view_if_needed()
+    x, y = page.evaluate(
+        "i => { const c = document.querySelector('#map canvas'); c.scrollIntoView({block: 'center'});"
+        "const p = document.getElementById('map').place(i), r = c.getBoundingClientRect();"
+        "return [r.left + p[0], r.top + p[1]] }",
+        index,
+    )
+    return x, y
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_at_every_width(drawn: Path, visit: Any, width: int) -> None:
+    page = visit(drawn, width, "dark" if width == 820 else "light")
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.locator(".chart svg[role=img]").count() == 6
+    assert page.locator("h1").inner_text() == "digits"
+    assert page.evaluate("window.broken") is None
+    overlapping = """() => {
+        const boxes = [...document.querySelectorAll('section, header')].map(e => e.getBoundingClientRect());
+        return boxes.some((a, i) => boxes.slice(i + 1).some(b => a.bottom > b.top + 1 && b.bottom > a.top + 1)) }"""
+    assert not page.evaluate(overlapping)
+
+
+def test_hover_shows_a_thumbnail_and_click_the_neighbors(drawn: Path, visit: Any) -> None:
+    page = visit(drawn)
+    assert not page.locator(".tip").is_visible()
+    page.mouse.move(*point(page, 5))
+    tip = page.locator(".tip")
+    assert tip.is_visible()
+    hovered = int(tip.locator(".tile").get_attribute("data-index"))
+    page.mouse.down()
+    page.mouse.up()
+    data = page.evaluate("({neighbors: DATA.map.neighbors})")
+    shown = [int(tile.get_attribute("data-index")) for tile in page.locator("#neighbors .near .tile").all()]
+    assert shown == data["neighbors"][hovered]
+    page.locator("#neighbors .near button").first.click()  # one can walk from neighbor to neighbor
+    assert int(page.locator(".chosen .tile").get_attribute("data-index")) == data["neighbors"][hovered][0]
+    page.mouse.move(0, 0)
+    assert not tip.is_visible()
+
+
+def test_tiles_show_pixels(drawn: Path, visit: Any) -> None:
+    page = visit(drawn)
+    picture = page.evaluate("getComputedStyle(document.querySelector('.tile.sample')).backgroundImage")
+    assert picture.startswith('url("data:image/jpeg;base64,')
+    loaded = (
+        "new Promise(r => { const i = new Image(); i.onload = () => r(i.naturalWidth); i.src = DATA.map.sheet.src })"
+    )
+    assert page.evaluate(loaded) == page.evaluate("DATA.map.sheet.columns * DATA.map.sheet.side")
+
+
+def test_a_class_can_be_shown_alone_and_searched_for(drawn: Path, visit: Any) -> None:
+    page = visit(drawn)
+    classes = page.evaluate("DATA.map.classes")
+    assert EVIL in page.locator("#only").inner_text()
+    page.select_option("#only", label=classes[2])
+    on = page.locator(".key button[aria-pressed=true]")
+    assert on.count() == 1
+    assert classes[2] in on.inner_text()
+    of_another = page.evaluate("DATA.map.labels.findIndex(k => k !== 2)")
+    page.mouse.move(*point(page, of_another))
+    if page.locator(".tip").is_visible():  # a point of the class that is shown may lie there, too
+        index = int(page.locator(".tip .tile").get_attribute("data-index"))
+        assert page.evaluate("i => DATA.map.labels[i]", index) == 2
+    page.select_option("#only", "")
+    assert page.locator(".key button[aria-pressed=true]").count() == len(classes)
+    page.fill("#map-bar input[type=search]", "17")
+    page.press("#map-bar input[type=search]", "Enter")
+    assert int(page.locator(".chosen .tile").get_attribute("data-index")) == 17
+    page.locator("#map-bar select").first.select_option("cluster")
+    assert "cluster 1" in page.locator(".key").inner_text()
+
+
+def test_curves_can_be_read_zoomed_and_hidden(drawn: Path, visit: Any) -> None:
+    page = visit(drawn)
+    chart = page.locator(".chart").first
+    box = chart.locator("svg[role=img]").bounding_box()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 50)
+    last = page.evaluate("DATA.curves.columns.loss.at(-1)")
+    assert f"{last:.4g}"[:5] in chart.locator(".reading").inner_text()
+    ticks = chart.locator("svg[role=img] text").all_inner_texts()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 50)
+    page.mouse.up()
+    assert chart.locator("svg[role=img] text").all_inner_texts() != ticks
+    chart.get_by_text("whole").click()
+    assert chart.locator("svg[role=img] text").all_inner_texts() == ticks
+    lines = chart.locator("svg[role=img] path[fill=none]").count()
+    chart.locator(".legend button").first.click()
+    assert chart.locator("svg[role=img] path[fill=none]").count() == lines - 1
+    page.locator("#curve-bar select").select_option("tflop")
+    assert "TFLOP" in page.locator(".chart").first.inner_text()
+
+
+def test_comparison_and_lonely_curves(digits: Run, plain: Run, desk: Path, visit: Any) -> None:
+    page = visit(write_report([digits.folder, plain.folder], desk / "two.html"), 360)
+    first = page.locator(".chart").first
+    assert first.locator(".legend button").all_inner_texts() == ["digits", "plain"]
+    dashes = {line.get_attribute("stroke-dasharray") for line in first.locator("svg[role=img] path[fill=none]").all()}
+    assert len(dashes) == 2  # told apart without color
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert "objective" in page.locator("#differences").inner_text()
+    visit(write_report(digits.folder, desk / "curves.html", images=0), 360)
+
+
+def test_studies(tmp_path: Path, visit: Any) -> None:
+    for name, drawn in ("E14", ".chart title"), ("E07", ".chart path[fill=none]"):  # rows of arms, and curves
+        study = load(name)
+        jobs = jobs_of(study, "smoke", 2, tmp_path, Sources())
+        values = dict.fromkeys(study.measures, 50.0)
+        outcomes = [Outcome(job, values, {}, 1.0, 2e12) for job in jobs]
+        page = visit(write(study, "smoke", outcomes, "effssl study run", tmp_path / name) / "report.html", 360)
+        assert page.locator(drawn).count() > 0
+        assert page.locator("#claims tr").count() == len(study.claims)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -1,0 +1,277 @@
+"""What a report holds, for every kind of run, and what it refuses."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import effssl
+from effssl.cli import main
+from effssl.data import ArrayImages
+from effssl.errors import RequestError
+from effssl.pretraining import draw_report
+from effssl.report import gather, write_report
+from effssl.report.embedding import cells, gallery, positions, probe
+from effssl.report.facts import curves
+from effssl.report.page import as_block, page
+from effssl.report.page import data_of as read_back
+from effssl.report.sample import Sample, draw, sheet
+from effssl.report.views import batches, objective_of, plan_of
+from effssl.run import Run
+from effssl.studies import load
+from effssl.studies.report import write
+from effssl.studies.runner import Outcome, Sources, jobs_of
+from effssl.training.loop import Trainer
+
+QUICK = {"epochs": 1, "batch_size": 8, "quiet": True}
+
+
+def data_of(file: Path) -> dict:
+    found = read_back(file.read_text())
+    assert found is not None
+    return found
+
+
+def test_new_scores_find_their_way_into_the_report(digits: Run, drawn: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    before = data_of(run.folder / "report.html")
+    score = run.evaluate("knn", k=3)
+    after = data_of(run.folder / "report.html")
+    assert after["scores"][-1]["value"] == score.value
+    assert after["map"] == before["map"]
+    (run.folder / "report.html").write_text("somebody's own page")
+    run.evaluate("knn", k=4)
+    assert (run.folder / "report.html").read_text() == "somebody's own page"
+
+
+def test_everything_of_a_run(digits: Run, drawn: Path) -> None:
+    found, text = data_of(drawn), drawn.read_text()
+    assert drawn == digits.folder / "report.html"
+    assert [chart["title"] for chart in found["curves"]["charts"]][:6] == [
+        "Loss", "kNN accuracy", "Rotation accuracy", "Feature std", "Effective rank", "Learning rate",
+    ]  # fmt: skip
+    assert found["curves"]["columns"]["loss/rotation"][1:] == [line["loss/rotation"] for line in digits.metrics()[1:]]
+    assert found["curves"]["columns"]["loss"][0] is None  # the untrained network has no loss
+    assert {score["name"] for score in found["scores"]} == {"kNN, validation", "rotation accuracy", "knn, accuracy"}
+    assert found["views"]["columns"] == ["image", "view 1", "view 2", "rotated 1", "rotated 2"]
+    assert all(re.match(r"(0|90|180|270)° (✓|✗ (0|90|180|270)°)$", one) for one in found["views"]["captions"][3])
+    assert len(found["map"]["names"]) == 200
+    assert sum(found["map"]["held"]) == len(digits.data().validation()[1])  # there are fewer than half of 200
+    assert list(found["map"]["maps"]) == ["t-SNE", "PCA"]
+    assert "own head" in found["rotation"]["how"]
+    assert sum(count for _, _, count in found["rotation"]["cells"]) == 2 * 256  # two rotated views of each image
+    assert str(digits.folder) in text
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")  # nothing is loaded from anywhere
+
+
+def test_class_names_cannot_break_the_page(drawn: Path) -> None:
+    text = drawn.read_text()
+    assert text.count("<script") == 2
+    assert "</script><script>window" not in text
+    assert any("</script>" in name for name in data_of(drawn)["map"]["classes"])
+
+
+def test_neighbors_are_the_nearest(digits: Run, drawn: Path) -> None:
+    found = data_of(drawn)["map"]
+    encoder = digits.encoder()
+    images = draw(digits.data(), encoder, 200).images
+    with torch.inference_mode():
+        h = torch.nn.functional.normalize(encoder(images.pixels), dim=1)
+    similarity = (h @ h.T).fill_diagonal_(-2)
+    for row in (0, 17, 99):
+        expected = similarity[row].topk(12)
+        ours = similarity[row, found["neighbors"][row]]
+        assert torch.allclose(ours, expected.values, atol=1e-5)
+        assert row not in found["neighbors"][row]
+        assert found["similarity"][row] == [round(100 * s) for s in expected.values.tolist()]
+
+
+def test_rotated_views_are_those_of_training(digits: Run) -> None:
+    data, cpu = digits.data(), torch.device("cpu")
+    objective = objective_of(digits, data, None, cpu)
+    seen = batches(digits, data.train, objective, cpu)[0]
+    trained = next(iter(Trainer(plan_of(digits), data, cpu).loader.epoch(0)))
+    assert torch.equal(seen.index, trained.index)
+    assert torch.equal(seen.large[1], trained.large[1])
+
+
+def test_a_run_draws_its_report_at_the_end(desk: Path, digits: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EFFSSL_REPORT", "on")
+    with_it = effssl.pretrain("digits", "byol", subset=64, out=desk / "with", **QUICK)
+    assert data_of(with_it.folder / "report.html")["finished"]
+    without = effssl.pretrain("digits", "byol", subset=64, out=desk / "without", report=False, **QUICK)
+    assert not (without.folder / "report.html").exists()
+    assert with_it.encoder_path.read_bytes() == without.encoder_path.read_bytes()  # drawing changes nothing of the run
+
+
+def test_a_report_that_fails_loses_no_run(digits: Run, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(digits.folder, folder, ignore=shutil.ignore_patterns("report.html"))
+    (folder / "report.html").mkdir()  # in the way
+    draw_report(Run(folder), digits.data(), quiet=True)
+    assert "the report could not be drawn (IsADirectoryError" in capfd.readouterr().err
+    assert Run(folder).finished
+
+
+def test_an_unfinished_run_is_shown_as_such(digits: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    shutil.copytree(digits.folder, folder)
+    (folder / "encoder.safetensors").unlink()
+    found = gather(Run(folder), 60, quiet=True)
+    assert "not finished: 2 of 2 epochs" in found["notes"][0]
+    assert found["map"]  # the encoder of its last checkpoint
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        (folder / name).unlink()
+    found = gather(Run(folder), 60, quiet=True)
+    assert found["views"]
+    assert found["map"] is None
+    assert found["rotation"] is None  # an untrained head says nothing
+    (folder / "metrics.jsonl").unlink()
+    text = page(gather(Run(folder), 0)).decode()
+    assert "too early to tell" in text
+
+
+def test_photographs_without_labels(photos: Tensor, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for i, pixels in enumerate(photos[:24]):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"photos/{i}.jpg")
+    Path(os.fsdecode(os.fsencode(tmp_path / "photos/") + b"/\xff.jpg")).write_bytes(
+        (tmp_path / "photos/3.jpg").read_bytes()
+    )
+    run = effssl.pretrain(str(tmp_path / "photos"), "simsiam", image_size=24, workers=0, out=tmp_path / "run", **QUICK)
+    found = data_of(run.report())
+    assert found["map"]["labels"] is None
+    assert found["map"]["probe"] is None
+    assert len(found["map"]["names"]) == 25
+    assert "photos/0.jpg" in found["map"]["names"]
+    assert found["map"]["gallery"]["some"]
+    shutil.rmtree(tmp_path / "photos")
+    assert "Images are not shown: no data set or folder" in gather(run)["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "columns", "caption"),
+    [
+        ("rotation", {}, 6, r"0° [✓✗]"),  # alone it sees all four turns
+        ("byol+rotation", {"rotation": {"views": "given"}, "augment": {"rotate": True}}, 3, r"\d+°$"),
+        ("byol+rotation", {"rotation": {"share": 0.5}}, 5, r"$"),  # the first image is not rotated
+    ],
+)
+def test_every_form_of_the_task(
+    objective: str, settings: dict, columns: int, caption: str, desk: Path, digits: Run
+) -> None:
+    out = desk / f"{objective}-{columns}"
+    run = effssl.pretrain(str(desk / "digits.npz"), objective, subset=64, out=out, **QUICK, **settings)
+    found = gather(run, 30, quiet=True)
+    assert len(found["views"]["columns"]) == columns
+    place = 2 if columns == 6 else 1 if columns == 3 else 3
+    assert re.match(caption, found["views"]["captions"][place][0])
+    share = settings.get("rotation", {}).get("share", 1)
+    turns = 4 if objective == "rotation" else 2
+    assert sum(count for _, _, count in found["rotation"]["cells"]) == 64 * share * turns
+
+
+def test_without_a_head_a_probe_tells_rotations_apart(desk: Path, digits: Run) -> None:
+    run = effssl.pretrain(str(desk / "digits.npz"), "byol+rotation", subset=96, rotation={"form": "supcon"},
+                          out=desk / "headless", **QUICK)  # fmt: skip
+    found = gather(run, 80, quiet=True)
+    assert "quick linear probe" in found["rotation"]["how"]
+    assert found["rotation"]["accuracy"] > 40  # digits can be told by a line
+
+
+def test_runs_side_by_side(digits: Run, plain: Run, desk: Path) -> None:
+    made = write_report([digits.folder, plain.folder], desk / "both.html")
+    found = data_of(made)
+    differ = dict(found["differences"])
+    assert differ["objective"] == ["byol+rotation", "byol"]
+    assert differ["lr"][1] == "0.01"
+    assert "batch_size" not in differ
+    scores = dict(found["scores"])
+    assert scores["knn, accuracy"][1] is None  # measured of one run only
+    assert [run["name"] for run in found["runs"]] == ["digits", "plain"]
+    with pytest.raises(RequestError, match="given twice"):
+        write_report([digits.folder, digits.folder])
+
+
+def test_a_study(tmp_path: Path) -> None:
+    study = load("E14")
+    jobs = jobs_of(study, "smoke", 2, tmp_path, Sources())
+    outcomes = [Outcome(job, {"knn": 40.0 + i, "linear": 50.0}, {}, 1.0, 2e12) for i, job in enumerate(jobs)]
+    folder = write(study, "smoke", outcomes, "effssl study run E14", tmp_path / "E14")
+    found = data_of(folder / "report.html")
+    arm = found["measures"][0]["arms"][0]
+    assert (arm["ours"], arm["published"], arm["seeds"]) == (40.5, study.arms[0].published["knn"], 2)
+    assert len(found["claims"]) == len(study.claims)
+    (folder / "results.json").write_text("[]")
+    with pytest.raises(RequestError, match="neither a run nor a study"):
+        write_report(folder)
+
+
+def test_strange_files_are_not_overwritten(digits: Run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    mine = tmp_path / "mine.html"
+    mine.write_text("my own page")
+    with pytest.raises(RequestError, match="not a report of effssl"):
+        write_report(digits.folder, mine, images=0)
+    assert mine.read_text() == "my own page"
+    made = tmp_path / "made.html"
+    write_report(digits.folder, made, images=0)
+    main(["report", str(digits.folder), "--out", str(made), "--images", "20"])  # its own may be drawn again
+    assert "made.html" in capsys.readouterr().out
+    with pytest.raises(RequestError, match="folder that exists"):
+        write_report(digits.folder, tmp_path / "no/where.html", images=0)
+    with pytest.raises(RequestError, match="between 0"):
+        write_report(digits.folder, images=50_000)
+    with pytest.raises(RequestError, match="no run folder"):
+        write_report(tmp_path / "nothing")
+
+
+def test_the_page_is_small_for_many_images() -> None:
+    noise = torch.randint(0, 256, (6000, 3, 32, 32), dtype=torch.uint8)  # the worst there is for JPEG
+    assert len(sheet(noise, 32)["src"]) < 14e6
+
+
+def test_tiles_do_not_bleed_into_each_other() -> None:
+    pixels = torch.zeros(9, 3, 16, 16, dtype=torch.uint8)
+    pixels[4] = 255
+    made = sheet(pixels, 16)
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(made["src"].split(",")[1]))))
+    assert (made["columns"], made["rows"]) == (3, 3)
+    assert picture[16:32, 16:32].min() > 250
+    assert picture[:16].max() < 5
+
+
+def test_a_collapsed_encoder_has_a_map_of_one_point() -> None:
+    maps = positions(np.ones((40, 8)) / 8**0.5)
+    assert list(maps) == ["PCA"]
+    assert len({tuple(place) for place in maps["PCA"]}) == 1
+
+
+def test_probe_and_gallery() -> None:
+    labels = torch.arange(40) % 2
+    h = torch.nn.functional.one_hot(labels, 4).float()
+    images = ArrayImages(torch.zeros(40, 3, 8, 8, dtype=torch.uint8), labels, ["a", "b"])
+    sample = Sample(images, [str(i) for i in range(40)], torch.arange(40) >= 20)
+    found = probe(h, sample)
+    assert found is not None
+    assert found["accuracy"] == 100
+    assert found["cells"] == [[0, 0, 10], [1, 1, 10]]
+    assert cells(torch.tensor([0, 0, 1]), torch.tensor([1, 1, 1])) == [[0, 1, 2], [1, 1, 1]]
+    shown = gallery([[((i + 2) % 40, 99)] for i in range(40)], labels.tolist(), sample.held_out)
+    assert shown["counts"] == [20, 0]
+    assert all(row >= 20 for row in shown["hits"])
+
+
+def test_values_that_json_does_not_know_are_no_curve() -> None:
+    found = curves([{"epoch": 1, "loss": float("nan"), "own": 1.0}, {"epoch": 2, "loss": 2.0, "verdict": "x"}])
+    assert found["columns"] == {"loss": [None, 2.0], "own": [1.0, None]}
+    assert "NaN" not in as_block(found)

@@ -1,0 +1,98 @@
+"""A run watched from outside: its files are enough, torch is not needed, and watching ends with the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from effssl.cli import main
+from effssl.config import Config, to_dict
+from effssl.run import Run
+from effssl.watch import last_sign, picture, time_left
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run.create(tmp_path / "run", Config(data="digits", objective="byol+rotation", epochs=10))
+    for epoch in range(5):
+        line = {"epoch": epoch, "seconds": 30.0 * epoch, "images": 64 * epoch, "loss": 1 - 0.1 * epoch, "knn": 50.0}
+        made.log(line | ({"verdict": "collapsing", "why": "all the same [/]"} if epoch == 4 else {}))
+    return made
+
+
+def shown(run: Run, capsys: pytest.CaptureFixture) -> str:
+    main(["watch", str(run.folder), "--once"])
+    return capsys.readouterr().out
+
+
+def test_one_look(run: Run, capsys: pytest.CaptureFixture) -> None:
+    text = shown(run, capsys)
+    assert "✗ collapsing" in text
+    assert "all the same [/]" in text  # not taken for markup
+    assert "epoch 4 of 10, about 3 min 00 s left" in text
+    assert "█▆▅▃▁" in text.replace("▂", "▁")
+    run.encoder_path.write_bytes(b"")
+    assert "finished" in shown(run, capsys)
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert "no verdict yet" in shown(Run.create(tmp_path / "new", Config(data="digits")), capsys)
+
+
+def test_a_run_that_is_silent(run: Run, capsys: pytest.CaptureFixture) -> None:
+    for file in run.folder.iterdir():
+        os.utime(file, (time.time() - 1000,) * 2)
+    assert last_sign(run.folder) > 900
+    assert "no sign of life for 16 min" in shown(run, capsys)
+
+
+def test_time_left() -> None:
+    lines = [{"epoch": 0, "seconds": 0.0}, {"epoch": 2, "seconds": 20.0}]
+    assert time_left(lines, 5, since=4.0) == 26
+    assert time_left(lines, 2, since=0.0) is None
+    assert time_left([], 2, since=0.0) is None
+
+
+def test_half_a_line_is_no_reason_to_stop(run: Run) -> None:
+    with run.metrics_path.open("a") as file:
+        file.write(json.dumps({"epoch": 5})[:6])
+    assert picture(run)
+
+
+def test_watching_needs_no_torch_and_ends_with_the_run(run: Run) -> None:
+    code = (
+        "import sys, effssl.cli as c\n"
+        "c.main(['watch', sys.argv[1], '--every', '0.1'])\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+        "print('ended')"
+    )
+    environment = os.environ | {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}
+    watching = subprocess.Popen(
+        [sys.executable, "-c", code, str(run.folder)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            watching.wait(4)  # it goes on as long as the run does
+        run.encoder_path.write_bytes(b"")
+        text, _ = watching.communicate(timeout=20)
+    finally:
+        watching.kill()
+    assert "epoch 4 of 10" in text
+    assert "finished" in text
+    assert text.endswith("ended\n")
+
+
+def test_it_is_a_run_that_is_watched(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(Config())))
+    for args, said in ([str(tmp_path / "none")], "no run folder"), ([str(tmp_path), "--every", "0"], "more than 0"):
+        with pytest.raises(SystemExit) as ended:
+            main(["watch", *args])
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
