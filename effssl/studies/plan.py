@@ -220,8 +220,9 @@ def gflop_per_image(job: Job) -> float:
     changes = {"image_size": size, "augment": {"saliency": ""}}
     plan = resolve(merge(dict(job.flags), changes))
     trainer = Trainer(plan, Data("zeros", ArrayImages(pixels, labels, list("0123456789"))), torch.device("meta"))
+    views = next(iter(trainer.loader.epoch(0)))
     with FlopCounterMode(display=False) as counter:
-        trainer.step(next(iter(trainer.loader.epoch(0))))
+        trainer.step(views)
     return counter.get_total_flops() / 1e9 / batch
 
 
