@@ -81,13 +81,18 @@ def execute(
 
 def draw_report(run: Run, data: Data, quiet: bool) -> None:
     """Write the run's report; whatever goes wrong with it, the run is finished and stays so."""
-    from effssl.progress import say
+    from effssl.progress import say, silenced
     from effssl.report import gather
     from effssl.report.page import page
 
     target = run.folder / "report.html"
     try:
-        write_atomically(target, page(gather(run, data=data, device=run.config.device, quiet=quiet)))
+        with silenced(quiet):
+            content = page(gather(run, data=data, device=run.config.device))
+        write_atomically(target, content)
+    except KeyboardInterrupt:
+        say(f"the report is not drawn; effssl report {run.folder} does it")
+        return
     except Exception as error:
         say(f"the report could not be drawn ({type(error).__name__}: {error}); the run itself is complete")
         return

@@ -40,6 +40,16 @@ def say(line: str) -> None:
 
 
 @contextmanager
+def silenced(quiet: bool = True) -> Iterator[None]:
+    """Within, nothing is shown on stderr, if so wished."""
+    before, err.quiet = err.quiet, err.quiet or quiet
+    try:
+        yield
+    finally:
+        err.quiet = before
+
+
+@contextmanager
 def spinner(text: str) -> Iterator[None]:
     """Something that takes a while and cannot tell how long."""
     if not err.is_terminal:

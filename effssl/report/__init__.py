@@ -85,9 +85,7 @@ def _refuse_strangers(target: Path) -> None:
         raise RequestError(f"{target} is not a report of effssl and is not overwritten; choose another --out")
 
 
-def gather(
-    run: Run, images: int = IMAGES, data: Data | None = None, device: str = "auto", quiet: bool = False
-) -> dict[str, Any]:
+def gather(run: Run, images: int = IMAGES, data: Data | None = None, device: str = "auto") -> dict[str, Any]:
     """All that a run's page shows; what cannot be had (images that are gone) is left out, and a note says so."""
     from effssl.report.facts import facts
 
@@ -100,13 +98,13 @@ def gather(
     if not images:
         return found
     try:
-        found |= _with_images(run, data or run.data(), images, device, quiet)
+        found |= _with_images(run, data or run.data(), images, device)
     except (RequestError, RunFailed) as error:
         found["notes"].append(f"Images are not shown: {error}.")
     return found
 
 
-def _with_images(run: Run, data: Data, images: int, device: str, quiet: bool) -> dict[str, Any]:
+def _with_images(run: Run, data: Data, images: int, device: str) -> dict[str, Any]:
     """The parts of a page that need images."""
     from effssl.device import pick_device
     from effssl.network.loaded import LoadedEncoder, describe
@@ -126,7 +124,7 @@ def _with_images(run: Run, data: Data, images: int, device: str, quiet: bool) ->
     found |= seen(run, data, objective, state is not None, encoder)
     if run.finished or state is not None:
         sample = draw(data, encoder, images)
-        found["map"] = embedding(encoder, sample, quiet) | {"of": len(data.train)}
+        found["map"] = embedding(encoder, sample) | {"of": len(data.train)}
         if "rotation" in plan_of(run).weights and not found.get("rotation"):
             found["rotation"] = turned_probe(encoder, sample)
     return found

@@ -30,7 +30,7 @@ GALLERY = 6  # queries of each kind, right and wrong
 MOST_CLUSTERS = 20
 
 
-def embedding(encoder: LoadedEncoder, sample: Sample, quiet: bool) -> dict[str, Any]:
+def embedding(encoder: LoadedEncoder, sample: Sample) -> dict[str, Any]:
     """Everything a page shows of the features of a sample."""
     images = sample.images
     h = extract(encoder, images, "report: features").h
@@ -41,11 +41,8 @@ def embedding(encoder: LoadedEncoder, sample: Sample, quiet: bool) -> dict[str, 
     clusters = min(classes or 10, MOST_CLUSTERS, max(1, count // 5))
     similarity, index = nearest(h, h, min(NEIGHBORS + 1, count))
     found = [_others(row, *pair) for row, pair in enumerate(zip(index.tolist(), similarity.tolist(), strict=True))]
-    if quiet:
+    with spinner(f"report: a map of {count} images"):
         placed = positions(unit.numpy())
-    else:
-        with spinner(f"report: a map of {count} images"):
-            placed = positions(unit.numpy())
     means = KMeans(clusters, n_init=3, random_state=0).fit_predict(unit.numpy()) if clusters > 1 else np.zeros(count)
     labels = None if images.labels is None else images.labels.tolist()
     return {
