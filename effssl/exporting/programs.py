@@ -66,7 +66,9 @@ def onnx(loaded: LoadedEncoder, file: str) -> Made:
         assert program is not None
         program.model.metadata_props["effssl"] = json.dumps(loaded.about)
         content = program.model_proto.SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()  # its own idea is all cores, whoever else is using them
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
