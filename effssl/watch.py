@@ -122,8 +122,11 @@ def watch(folder: str | Path, once: bool = False, every: float = EVERY) -> None:
         return
     try:
         with Live(picture(run, console.width), console=console, auto_refresh=False) as live:
-            while not run.finished:
-                time.sleep(every)
+            finished = False
+            while not finished:
+                finished = run.finished  # asked before it is drawn, so that the last picture shows the end
                 live.update(picture(run, console.width), refresh=True)
+                if not finished:
+                    time.sleep(every)
     except KeyboardInterrupt:
         console.print("the run itself goes on")
