@@ -152,7 +152,9 @@ def _execute(
     run: Run | None = None
     if budget is not None and not (going_on and Run(folder).finished):
         display.say("timing some steps")
-        plan = budget.choose(plan, opened, device, size_is_free, Run(folder).config if going_on else None)
+        task_is_free = "rotation" not in flags and "rotation" not in (read_yaml(file) if file else {})
+        before = Run(folder).config if going_on else None
+        plan = budget.choose(plan, opened, device, size_is_free, task_is_free, before)
     if going_on:
         run = Run(folder)
         changed = differences(run.config, plan.config)

@@ -13,6 +13,7 @@ import dataclasses
 import math
 import re
 import time
+from contextlib import suppress
 from itertools import islice
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from effssl.data.sets import FolderImages
 from effssl.data.views import Views
 from effssl.distribution import mean_over_processes
 from effssl.errors import RequestError
+from effssl.objectives.expression import parse
 
 if TYPE_CHECKING:
     from effssl.config import Config
@@ -36,6 +38,7 @@ TIMED = 3  # steps that are timed of each kind, after one that is not
 LOOKS = 0.05  # share of the budget that may be spent on looking how the run is doing
 SIDES = (128, 96, 64, 48, 32)  # views of photographs that are considered, the largest first
 FEWEST = 20  # steps that are a run
+CHEAP_SIZE = 0.5  # of rotated views, as a share of the others' side
 ENOUGH = 20  # epochs that a run should have before larger views are worth their price
 
 
@@ -69,11 +72,17 @@ class Budget:
         return time.monotonic() - self.started
 
     def choose(
-        self, plan: Plan, data: Data, device: torch.device, size_is_free: bool, before: Config | None = None
+        self,
+        plan: Plan,
+        data: Data,
+        device: torch.device,
+        size_is_free: bool,
+        task_is_free: bool = False,
+        before: Config | None = None,
     ) -> Plan:
-        """The plan with its epochs and the side of its views, after timing steps on this machine; its notes say why.
+        """The plan with epochs, side of its views and form of its task, after timing steps here; its notes say why.
 
-        A run that goes on keeps what it chose `before`.
+        A run that goes on keeps what it chose `before`. What the user said himself is not free.
         """
         from effssl.training.loop import Trainer
 
@@ -85,7 +94,17 @@ class Budget:
 
         if before is not None:
             schedule = dataclasses.replace(plan.config.schedule, warmup_epochs=before.schedule.warmup_epochs)
-            return timed(plan, image_size=before.image_size, epochs=before.epochs, schedule=schedule)
+            task = before.rotation if task_is_free else plan.config.rotation
+            return timed(plan, image_size=before.image_size, epochs=before.epochs, schedule=schedule, rotation=task)
+        notes = []
+        terms = parse(plan.config.objective)
+        if task_is_free and len(terms) > 1 and "rotation" in terms:
+            cheap = dataclasses.replace(plan.config.rotation, size=CHEAP_SIZE, update_stats=False)
+            wanted = dataclasses.replace(plan, config=dataclasses.replace(plan.config, rotation=cheap))
+            with suppress(RequestError):  # some encoders take images of one size only
+                Trainer(wanted, data, device)
+                plan = wanted
+                notes.append("rotated views of half the side: at equal cost they gain more than full-sized ones")
         sides = SIDES if size_is_free else (plan.config.image_size,)
         for side in sides:
             try:
@@ -101,7 +120,10 @@ class Budget:
         each = f"a step takes {1000 * self._mean(0.0):.0f} ms here"
         if steps < FEWEST:
             raise RequestError(f"{each}, and a budget of {plan.config.budget} holds {steps} of them; give it more time")
-        notes = [f"{each} on average, so {plan.config.budget} hold about {steps:,} steps or {epochs:.1f} epochs"]
+        notes = [
+            *notes,
+            f"{each} on average, so {plan.config.budget} hold about {steps:,} steps or {epochs:.1f} epochs",
+        ]
         if size_is_free:
             notes.append(
                 f"views of {side} pixels, the largest of {SIDES} that leave {ENOUGH} epochs, else the smallest"

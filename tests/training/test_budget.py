@@ -83,6 +83,19 @@ def test_the_number_of_steps_follows_the_pace(tiny_photos: Tensor) -> None:
     assert t.total_steps == pytest.approx(100 + 500, rel=0.02)
 
 
+@pytest.mark.parametrize(("free", "size"), [(True, 0.5), (False, 0.0)])
+def test_a_budget_rotates_small_views_unless_told_otherwise(tiny_photos: Tensor, free: bool, size: float) -> None:
+    settings = {"data": "x", "objective": "byol+rotation", "image_size": 32, "batch_size": 32, "lr": 0.1}
+    plan = resolve(settings | {"rotation": {"size": 0.0, "update_stats": True}, "budget": "10m"})
+    data = Data("photos", ArrayImages(tiny_photos[:128]))
+    budget = Budget(600.0, time.monotonic())
+    chosen = budget.choose(plan, data, CPU, False, free)
+    assert (chosen.config.rotation.size, chosen.config.rotation.update_stats) == (size, not free)
+    assert any("half the side" in note for note in chosen.notes) == free
+    again = budget.choose(plan, data, CPU, False, free, chosen.config)
+    assert again.config.rotation == chosen.config.rotation
+
+
 def test_cheap_steps_are_timed_as_cheap(tiny_photos: Tensor) -> None:
     costs = timed_steps(trainer(tiny_photos[:128], schedule={"grow_from": 0.5, "grow_until": 0.5, "warmup_epochs": 0}))
     assert len(costs) == 20
