@@ -10,6 +10,8 @@ Values come from these defaults, then the recipe, then `--config FILE`, then fla
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import re
 import typing
 from collections.abc import Mapping
@@ -157,7 +159,7 @@ class Config:
     """a recipe's name or a YAML file; auto looks at the data, the objective and the machine"""
     epochs: int = 100
     budget: str = ""
-    """time that the run may take in all, e.g. 10m or 2h; it then chooses epochs and image size itself"""
+    """time that the run may take in all, e.g. 10m or 2h; it then chooses epochs, image size and the form of rotation itself"""
     batch_size: int = 128
     """images per step"""
     image_size: int = 0
@@ -286,6 +288,11 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
             inner = inner.setdefault(part, {})
         inner[last] = value
     return nested
+
+
+def digest(config: Any) -> str:
+    """A short name for a complete config: what has the same settings has the same name."""
+    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def to_dict(config: Any) -> dict[str, Any]:

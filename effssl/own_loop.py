@@ -22,7 +22,7 @@ from effssl.objectives.objective import Objective
 from effssl.pretraining import fit_to_data
 from effssl.randomness import seeded
 from effssl.recipes import resolve
-from effssl.training.loop import make_objective, side_of_views
+from effssl.training.build import make_objective, side_of_views
 
 
 def objective(

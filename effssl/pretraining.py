@@ -116,7 +116,7 @@ def _execute(
     from effssl.data.sets import ArrayImages, FolderImages
     from effssl.device import pick_device
     from effssl.distribution import anywhere, barrier, rank, restarted
-    from effssl.training.budget import Budget, parse_budget
+    from effssl.training.budget import Budget, as_chosen, parse_budget
     from effssl.training.display import Display
     from effssl.training.events import Events
     from effssl.training.loop import Trainer, train
@@ -149,16 +149,18 @@ def _execute(
             f"batch size {plan.config.batch_size} is larger than the set of {len(opened.train)} images; "
             f"use --batch-size {max(2, len(opened.train) // 4)}, for example"
         )
-    run: Run | None = None
-    if budget is not None and not (going_on and Run(folder).finished):
-        display.say("timing some steps")
-        task_is_free = "rotation" not in flags and "rotation" not in (read_yaml(file) if file else {})
-        before = Run(folder).config if going_on else None
-        plan = budget.choose(plan, opened, device, size_is_free, task_is_free, before)
-    if going_on:
-        run = Run(folder)
+    run = Run(folder) if going_on else None
+    if budget is not None:
+        said = set(flags) | set(read_yaml(file) if file else {})
+        free = {"size": size_is_free, "task": not said & {"rotation", "recipe"}}
+        if run is not None and run.finished:
+            plan = as_chosen(plan, run.config, free)
+        else:
+            display.say("timing some steps")
+            plan = budget.choose(plan, opened, device, free, run.config if run is not None else None)
+    if run is not None:
         changed = differences(run.config, plan.config)
-        if changed and not (budget is not None and run.finished):
+        if changed:
             raise RequestError(f"{folder} was started with other settings ({'; '.join(changed)}); choose another --out")
         if run.finished:
             display.say(f"{folder} is finished")

@@ -9,14 +9,12 @@ when repeated.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
-import os
+import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +25,10 @@ from typing import Any
 
 import yaml
 
-from effssl.config import flatten, merge, nest, to_dict
+from effssl.config import digest, flatten, merge, nest, to_dict
 from effssl.errors import RequestError
 from effssl.files import write_atomically
+from effssl.processes import child_command, child_environment, last_words
 from effssl.progress import say, table
 from effssl.recipes import resolve
 from effssl.run import Run
@@ -71,7 +70,7 @@ def parse_range(text: str) -> Range:
         if not found.low < found.high or (found.log and found.low <= 0) or rest not in ([], ["log"]):
             raise RequestError(f"--over {text!r}: a range is low:high or low:high:log, with low below high")
         return found
-    return Range(name, tuple(_value(value) for value in given.split(",")))
+    return Range(name, tuple(_value(value) for value in re.split(r",(?![^\[]*\])", given)))  # [0,90] is one value
 
 
 def _value(text: str) -> Any:
@@ -81,7 +80,10 @@ def _value(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return yaml.safe_load(text)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise RequestError(f"--over: {text!r} is not a value") from None
 
 
 class Trial:
@@ -89,13 +91,12 @@ class Trial:
 
     def __init__(self, flags: Mapping[str, Any], tried: Mapping[str, Any], out: Path) -> None:
         self.tried = dict(tried)
-        self.flags = merge(flags, nest(tried)) | {"health": {"every": 1} | dict(flags.get("health", {}))}
-        config = to_dict(resolve(self.flags).config)  # what cannot be is refused before anything runs
-        unknown = set(tried) - set(flatten(config))
+        self.flags = merge({"health": {"every": 1}}, merge(flags, nest(tried)))
+        config = resolve(self.flags).config  # what cannot be is refused before anything runs
+        unknown = set(tried) - set(flatten(to_dict(config)))
         if unknown:
             raise RequestError(f"--over: no setting is called {', '.join(sorted(unknown))}")
-        key = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
-        self.folder, self.epochs = out / "trials" / key, config["epochs"]
+        self.folder, self.epochs = out / "trials" / digest(config), config.epochs
 
     @property
     def state(self) -> dict[str, Any]:
@@ -120,35 +121,35 @@ class Trial:
         curve = self.state.get("curve", {})
         return curve[max(curve, key=int)] if self.state["state"] == "finished" and curve else None
 
-    def run(self, others: Sequence[Trial], prune: bool, threads: int) -> None:
+    def run(self, others: Sequence[Trial], prune: bool, jobs: int) -> None:
         """Train; end it early where it is behind the median of the others at the same epoch."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        config = self.folder.with_suffix(".yaml")
+        config, said = self.folder.with_suffix(".yaml"), self.folder.with_suffix(".err")
         write_atomically(config, yaml.safe_dump(self.flags))
-        command = [sys.executable, "-m", "effssl", "pretrain", "--config", str(config), "--out", str(self.folder)]
-        process = subprocess.Popen(
-            [*command, "--resume", "auto", "--quiet", "--no-report"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-        )  # fmt: skip
-        try:
-            while process.poll() is None:
-                time.sleep(POLL)
-                behind = self._behind(others) if prune else ""
-                if behind and process.poll() is None:
-                    process.send_signal(signal.SIGTERM)  # it saves itself, should anybody want it after all
-                    process.communicate()
-                    self.keep("pruned", behind)
-                    return
-            _, error = process.communicate()
-        except BaseException:
-            process.terminate()
-            raise
+        command = child_command(
+            "pretrain", "--config", str(config), "--out", str(self.folder), "--resume", "auto", "--quiet", "--no-report"
+        )
+        with said.open("w") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=child_environment(jobs))
+            try:
+                while process.poll() is None:
+                    time.sleep(POLL)
+                    behind = self._behind(others) if prune else ""
+                    if behind and process.poll() is None:
+                        process.send_signal(signal.SIGTERM)  # it saves itself, should anybody want it after all
+                        process.wait()
+                        self.keep("pruned", behind)
+                        return
+            except BaseException:
+                process.terminate()
+                raise
         if process.returncode:
-            self.keep("failed", (error.strip().splitlines() or [f"code {process.returncode}"])[-1])
+            self.keep("failed", last_words(said.read_text(), process.returncode))
         elif not self.curve():
             raise RequestError("a sweep compares by kNN on validation images; these images have no labels")
         else:
             self.keep("finished")
+            said.unlink()
 
     def _behind(self, others: Sequence[Trial]) -> str:
         curve = self.curve()
@@ -176,11 +177,10 @@ def run_sweep(
     prune: bool = True,
 ) -> list[Trial]:  # fmt: skip
     """Run all trials that are not done; the best first."""
-    threads = max(1, (os.cpu_count() or 1) // max(1, jobs))
     if search == "grid":
         every = [Trial(flags, tried, out) for tried in grid(ranges)]
         with ThreadPoolExecutor(jobs) as pool:
-            running = [pool.submit(_one, trial, every, prune, threads) for trial in every]
+            running = [pool.submit(_one, trial, every, prune, jobs) for trial in every]
             try:
                 for one in running:
                     one.result()
@@ -188,20 +188,20 @@ def run_sweep(
                 pool.shutdown(cancel_futures=True)
                 raise
     else:
-        every = list(_searched(flags, ranges, out, trials, prune, threads))
+        every = list(_searched(flags, ranges, out, trials, prune))
     return sorted(every, key=lambda trial: -math.inf if trial.score is None else trial.score, reverse=True)
 
 
-def _one(trial: Trial, every: Sequence[Trial], prune: bool, threads: int) -> None:
+def _one(trial: Trial, every: Sequence[Trial], prune: bool, jobs: int) -> None:
     if trial.state["state"] in ("finished", "pruned"):
         return
-    trial.run([other for other in every if other is not trial], prune, threads)
+    trial.run([other for other in every if other is not trial], prune, jobs)
     text = ", ".join(f"{name} {value}" for name, value in trial.tried.items())
     say(f"{text}: {trial.state['state']} {trial.state['why'] or f'kNN {trial.score:.2f}'}")
 
 
 def _searched(
-    flags: Mapping[str, Any], ranges: Sequence[Range], out: Path, trials: int, prune: bool, threads: int
+    flags: Mapping[str, Any], ranges: Sequence[Range], out: Path, trials: int, prune: bool
 ) -> Iterator[Trial]:
     """Trials that optuna's TPE sampler asks for, one after another; those of an earlier start are told to it first."""
     try:
@@ -220,7 +220,7 @@ def _searched(
             for r in ranges
         }
         trial = Trial(flags, tried, out)  # the sampler is seeded, so a repeated sweep asks the same and finds it done
-        _one(trial, [*done, trial], prune, threads)
+        _one(trial, [*done, trial], prune, 1)
         failed = trial.score is None
         study.tell(asked, None if failed else trial.score, state=optuna.trial.TrialState.FAIL if failed else None)
         done.append(trial)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,17 +43,58 @@ def test_settings_that_do_not_exist(tmp_path: Path) -> None:
 
 
 def test_a_grid_runs_once_and_names_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["sweep", "--data", "digits", "--objective", "byol+rotation", "--epochs", "1", "--subset", "200"]
-    args += ["--batch-size", "32", "--over", "lr=0.2,1e30", "--out", str(tmp_path)]
+    (tmp_path / "some.yaml").write_text("subset: 200\nbatch_size: 64\n")
+    args = ["sweep", "--data", "digits", "--objective", "byol+rotation", "--epochs", "1", "--batch-size", "32"]
+    args += ["--config", str(tmp_path / "some.yaml"), "--over", "lr=0.2,1e30", "--out", str(tmp_path)]
     main(args)
     assert "best: --lr 0.2" in capsys.readouterr().out
     found = json.loads((tmp_path / "results.json").read_text())
     assert [one["state"] for one in found] == ["finished", "failed"]
     assert "not finite" in found[1]["why"]
     encoder = next(tmp_path.glob("trials/*/encoder.safetensors"))
+    config = effssl.Run(encoder.parent).config
+    assert (config.subset, config.batch_size) == (200, 32)  # a file's settings, and flags over them
     before = encoder.stat().st_mtime_ns
     main(args)
     assert encoder.stat().st_mtime_ns == before
+
+
+def test_what_is_tried_wins_over_what_is_usual(tmp_path: Path) -> None:
+    few, many = (Trial(FLAGS, {"health.bank": n}, tmp_path) for n in (8, 16))
+    assert few.flags["health"] == {"every": 1, "bank": 8}
+    assert few.folder != many.folder
+    assert parse_range("rotation.angles=[0,90],[0,180]").values == ([0, 90], [0, 180])
+    with pytest.raises(RequestError, match="not a value"):
+        parse_range("lr=[1")
+
+
+def test_trials_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "effssl", "sweep", "--data", "digits", "--epochs", "1000", "--over", "lr=0.2"]
+    sweep = subprocess.Popen([*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def trials() -> list[str]:
+        files = Path("/proc").glob("[0-9]*/cmdline")
+        return [p.name for p in files if f"{tmp_path}/trials/".encode() in _content(p)]
+
+    _until(lambda: any(tmp_path.glob("trials/*/config.yaml")))
+    assert trials()
+    sweep.send_signal(signal.SIGKILL)
+    sweep.wait()
+    _until(lambda: not trials())
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def _until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
 
 
 def test_a_trial_behind_the_others_is_ended(tmp_path: Path) -> None:

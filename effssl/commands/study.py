@@ -25,7 +25,7 @@ def study_(args: list[str]) -> None:
 
 
 def study_list() -> None:
-    """All studies: tables and figures of the paper."""
+    """All studies: tables and figures of the paper, and ours against compute."""
     from effssl.progress import table
     from effssl.studies import load, names
 
@@ -48,7 +48,7 @@ def study_run(
     """Run a study's arms, as far as they are not there yet, and write table, claims and figure.
 
     Args:
-        name: E01 … E20
+        name: E01 … E20 of the paper, C01 … C05 against compute
         scale: smoke takes seconds per arm, cpu minutes, paper is the published setting
         seeds: runs per arm
         jobs: runs at a time; 0 runs them one after another in this process
@@ -86,7 +86,7 @@ def study_show(name: str, /, scale: Literal["smoke", "cpu", "paper"] = "cpu", ou
     """Show the results of a study.
 
     Args:
-        name: E01 … E20
+        name: E01 … E20 of the paper, C01 … C05 against compute
         scale: that it was run at
         out: folder that it was run in
     """

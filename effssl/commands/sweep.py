@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from effssl.commands.pretrain import Pretrain, given
+from effssl.config import merge, read_yaml
 from effssl.errors import RequestError
 
 
@@ -39,5 +40,7 @@ def sweep_(args: list[str]) -> None:
     if parsed.tensorboard:
         raise RequestError("a sweep writes no event files; --tensorboard goes with effssl pretrain")
     out, ranges = Path(parsed.out or "sweeps/first"), [parse_range(text) for text in parsed.over]
-    trials = run_sweep(given(parsed, args), ranges, out, parsed.search, parsed.trials, parsed.jobs, parsed.prune)
+    file = read_yaml(Path(parsed.config)) if parsed.config else {}
+    flags = merge({key: value for key, value in file.items() if key != "versions"}, given(parsed, args))
+    trials = run_sweep(flags, ranges, out, parsed.search, parsed.trials, parsed.jobs, parsed.prune)
     show(trials, out)

@@ -22,7 +22,7 @@ from effssl.recipes import Plan
 from effssl.report.embedding import FEWEST, cells
 from effssl.report.sample import BLOCK, Sample, read, sheet
 from effssl.run import Run
-from effssl.training.loop import make_objective
+from effssl.training.build import make_objective
 
 SHOWN = 8  # images whose views are shown
 JUDGED = 256  # images, at least, whose rotated views are judged

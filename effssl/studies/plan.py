@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from effssl.config import merge, to_dict
+from effssl.config import digest, merge
 from effssl.errors import RequestError
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT
@@ -173,9 +171,8 @@ def jobs_of(study: Study, scale: str, seeds: int, out: Path, sources: Sources) -
                         f"{study.name} needs --maps, saliency maps of the images (effssl saliency makes them)"
                     )
                 flags = merge(flags, {"augment": {"saliency": "", "saliency_share": 1.0}})
-            config = to_dict(resolve(flags).config)
-            key = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
-            jobs.append(Job(arm, seed, flags, measures_of(study, arm, scale, sources), out / "arms" / f"{scale}-{key}"))
+            folder = out / "arms" / f"{scale}-{digest(resolve(flags).config)}"
+            jobs.append(Job(arm, seed, flags, measures_of(study, arm, scale, sources), folder))
     return jobs
 
 

@@ -24,7 +24,7 @@ from effssl.studies.study import Arm, Claim, Figures, Study, compute, crossing, 
 WORDS = {True: "held", False: "not held", None: "not decided at this scale"}
 FINE_PRINT = (
     "Published numbers are the paper's; ours are test scores, mean ± standard deviation over seeds, one run where "
-    "there is no deviation. TFLOP (counted) and seconds (by the clock, on one thread) are those of training one run; "
+    "there is no deviation. TFLOP (counted) and seconds (by the clock) are those of training one run; "
     "seconds tell little where the machine did other things besides."
 )
 STYLES = ("k-o", "C0-s", "C1-^", "C2-d", "C3-v")

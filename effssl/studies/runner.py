@@ -18,7 +18,7 @@ from typing import Any
 
 from effssl.errors import RequestError, RunFailed, Stopped
 from effssl.files import write_atomically
-from effssl.processes import die_with_parent
+from effssl.processes import child_environment, die_with_parent, last_words
 from effssl.progress import say
 from effssl.studies.plan import NOTHING, Job, Sources, jobs_of, show_plan
 from effssl.studies.study import Study
@@ -56,9 +56,15 @@ def carry_out(job: Mapping[str, Any]) -> None:
             entry["value"] = figure(run, measure, scores)
         except RequestError as error:
             entry = {"missing": str(error)}  # it is tried again next time
-        # Another study may measure the same run at the same time: what it added stays.
-        write_atomically(folder / "measures.json", json.dumps(measured(folder) | {name: entry}, indent=1) + "\n")
+        keep(folder, name, entry)
     folder.with_suffix(".failed").unlink(missing_ok=True)
+
+
+def keep(folder: Path, name: str, entry: dict[str, Any]) -> None:
+    """Add a figure to those of a run; what was measured is not lost to what is missing now."""
+    known = measured(folder)  # read anew: another study may measure the same run at the same time
+    if "value" in entry or "value" not in known.get(name, {}):
+        write_atomically(folder / "measures.json", json.dumps(known | {name: entry}, indent=1) + "\n")
 
 
 def measured(folder: Path) -> dict[str, dict[str, Any]]:
@@ -142,7 +148,6 @@ def run_study(
         pace = sum(o.seconds for o in known) / sum(o.flops / 1e9 for o in known) if known else None
         show_plan(study, scale, every, todo, pace)
     started = time.monotonic()
-    threads = max(1, (os.cpu_count() or 1) // max(1, jobs))
     done = 0
 
     def one(job: Job) -> None:
@@ -158,7 +163,7 @@ def run_study(
             except Exception as error:  # whatever it is, it stops nobody else
                 write_atomically(failed, f"{error}\n")
         else:
-            in_process(request, threads, failed)
+            in_process(request, jobs, failed)
         done += 1
         found = outcome(job)
         left = (time.monotonic() - started) / done * (len(todo) - done)
@@ -180,18 +185,17 @@ def run_study(
     return [outcome(job) for job in every]
 
 
-def in_process(request: Mapping[str, Any], threads: int, failed: Path) -> None:
+def in_process(request: Mapping[str, Any], jobs: int, failed: Path) -> None:
     """A job in a process of its own; what went wrong is kept in one line."""
     failed.parent.mkdir(parents=True, exist_ok=True)
     process = subprocess.run(
         [sys.executable, "-m", "effssl.studies.runner"], input=json.dumps(request), text=True, capture_output=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        env=child_environment(jobs),
     )  # fmt: skip
     if process.returncode < 0:
         write_atomically(failed, f"killed by signal {-process.returncode}\n")
     elif process.returncode:
-        lines = process.stderr.strip().splitlines() or [f"ended with code {process.returncode}"]
-        write_atomically(failed, lines[-1] + "\n")
+        write_atomically(failed, last_words(process.stderr, process.returncode) + "\n")
 
 
 if __name__ == "__main__":

@@ -210,12 +210,15 @@ def points(f: Figures, kind: str, measure: str, axis: Axis) -> list[tuple[float,
     return [(axis(f, arm), value) for arm, value in f.curve(kind, measure)]
 
 
-def crossing(f: Figures, base: str, more: str, measure: str, axis: Axis = epochs) -> float | None:
-    """The share of the axis' end, between points by straight lines, at which `more` reaches the end of `base`."""
+def crossing(f: Figures, base: str, more: str, measure: str, axis: Axis = epochs, above: float = 0.0) -> float | None:
+    """The share of the axis' end, between points by straight lines, at which `more` reaches the end of `base`.
+
+    `above` raises the value that is to be reached.
+    """
     a, b = points(f, base, measure, axis), points(f, more, measure, axis)
     if not a or not b or not a[-1][0]:
         return None
-    end, level = a[-1]
+    end, level = a[-1][0], a[-1][1] + above
     if b[0][1] >= level:
         return b[0][0] / end
     for (x, u), (y, v) in pairwise(b):
@@ -251,9 +254,13 @@ def reaches(base: str, more: str, measure: str, share: float, text: str) -> Clai
 
 def _reaches(base: str, more: str, measure: str, share: float, text: str, axis: Axis) -> Claim:
     def check(f: Figures) -> Verdict:
-        if len(f.curve(base, measure)) < 2 or len(f.curve(more, measure)) < 2:
+        a, b = f.curve(base, measure), f.curve(more, measure)
+        if len(a) < 2 or len(b) < 2:
             return None
-        place = crossing(f, base, more, measure, axis)
-        return place is not None and place <= share * 1.001
+        near = min(b, key=lambda point: abs(axis(f, point[0]) - share * axis(f, a[-1][0])))[0]
+        doubt = f.doubt([a[-1][0].name, near.name], measure)
+        places = [crossing(f, base, more, measure, axis, above) for above in (-doubt, doubt)]
+        held = {place is not None and place <= share * 1.001 for place in places}
+        return held.pop() if len(held) == 1 else None
 
     return Claim(text, check)

@@ -13,6 +13,7 @@ import dataclasses
 import math
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from statistics import mean, median
@@ -76,13 +77,13 @@ class Budget:
         plan: Plan,
         data: Data,
         device: torch.device,
-        size_is_free: bool,
-        task_is_free: bool = False,
+        free: Mapping[str, bool],
         before: Config | None = None,
     ) -> Plan:
         """The plan with epochs, side of its views and form of its task, after timing steps here; its notes say why.
 
-        A run that goes on keeps what it chose `before`. What the user said himself is not free.
+        `free` tells whether size and task are to be chosen, or were said by the user. A run that goes on keeps what it
+        chose `before`.
         """
         from effssl.training.loop import Trainer
 
@@ -93,24 +94,22 @@ class Budget:
             return plan
 
         if before is not None:
-            schedule = dataclasses.replace(plan.config.schedule, warmup_epochs=before.schedule.warmup_epochs)
-            task = before.rotation if task_is_free else plan.config.rotation
-            return timed(plan, image_size=before.image_size, epochs=before.epochs, schedule=schedule, rotation=task)
+            return timed(as_chosen(plan, before, free))
         notes = []
         terms = parse(plan.config.objective)
-        if task_is_free and len(terms) > 1 and "rotation" in terms:
+        if free["task"] and len(terms) > 1 and "rotation" in terms:
             cheap = dataclasses.replace(plan.config.rotation, size=CHEAP_SIZE, update_stats=False)
-            wanted = dataclasses.replace(plan, config=dataclasses.replace(plan.config, rotation=cheap))
+            cheaper = dataclasses.replace(plan, config=dataclasses.replace(plan.config, rotation=cheap))
             with suppress(RequestError):  # some encoders take images of one size only
-                Trainer(wanted, data, device)
-                plan = wanted
+                Trainer(cheaper, data, device)
+                plan = cheaper
                 notes.append("rotated views of half the side: at equal cost they gain more than full-sized ones")
-        sides = SIDES if size_is_free else (plan.config.image_size,)
-        for side in sides:
+        sides = SIDES if free["size"] else (plan.config.image_size,)
+        for wanted in sides:
             try:
-                plan = timed(plan, image_size=side)
+                plan = timed(plan, image_size=wanted)
             except RequestError:  # an objective may need larger views
-                if side == sides[0]:
+                if wanted == sides[0]:
                     raise
                 break
             steps = self._steps(0.0, self.seconds - everywhere(self.elapsed()))
@@ -124,9 +123,10 @@ class Budget:
             *notes,
             f"{each} on average, so {plan.config.budget} hold about {steps:,} steps or {epochs:.1f} epochs",
         ]
-        if size_is_free:
+        if free["size"]:
+            side = plan.config.image_size
             notes.append(
-                f"views of {side} pixels, the largest of {SIDES} that leave {ENOUGH} epochs, else the smallest"
+                f"views of {side} pixels, the largest of {SIDES} that leave {ENOUGH} epochs, or else the smallest"
             )
         warmup = min(plan.config.schedule.warmup_epochs, epochs / 10)
         schedule = dataclasses.replace(plan.config.schedule, warmup_epochs=warmup)
@@ -163,6 +163,15 @@ class Budget:
     def _steps(self, done: float, seconds: float) -> int:
         """Steps that fit into the seconds that are left."""
         return max(0, int(seconds / self._mean(done)))
+
+
+def as_chosen(plan: Plan, before: Config, free: Mapping[str, bool]) -> Plan:
+    """The plan with what an earlier attempt chose; everything else is as asked now, and can be compared."""
+    schedule = dataclasses.replace(plan.config.schedule, warmup_epochs=before.schedule.warmup_epochs)
+    chosen: dict[str, Any] = {"epochs": before.epochs, "schedule": schedule}
+    chosen |= {"image_size": before.image_size} if free["size"] else {}
+    chosen |= {"rotation": before.rotation} if free["task"] else {}
+    return dataclasses.replace(plan, config=dataclasses.replace(plan.config, **chosen))
 
 
 def everywhere(value: float) -> float:

@@ -8,7 +8,6 @@ torchrun --nproc-per-node 2 -m effssl pretrain --data cifar10 --objective byol+r
 from __future__ import annotations
 
 import time
-import warnings
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -19,21 +18,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
-from effssl.config import Config
 from effssl.data import Data
 from effssl.data.loader import ViewLoader
 from effssl.data.views import Views
 from effssl.distribution import anywhere, barrier, mean_over_processes, rank, share, synchronize_norms, world
 from effssl.errors import RequestError, RunFailed, Stopped
 from effssl.files import sweep, write_atomically
-from effssl.network import Network, build_network
-from effssl.network.encoders import Encoder
 from effssl.network.loaded import describe, dump_encoder
-from effssl.objectives.objective import Objective, Setting, build_objective
-from effssl.objectives.options import OWN
 from effssl.recipes import Plan
 from effssl.run import Run
 from effssl.training.budget import Budget
+from effssl.training.build import in_parallel, make_objective, side_of_views
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint, set_aside_damaged
 from effssl.training.display import Display, clock, progress_text
 from effssl.training.events import Events
@@ -42,7 +37,6 @@ from effssl.training.optimizers import learning_rate, make_optimizer, set_learni
 from effssl.training.signals import Stop
 from effssl.training.snr import GradientNoise
 
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CHECK_EVERY = 20  # steps between two looks at the loss; each look waits for the device
 
 
@@ -334,63 +328,6 @@ def resuming(state: dict[str, Any], trainer: Trainer) -> str:
     if before != world():
         text += f"; {before} processes became {world()}, with the same batches and views"
     return text
-
-
-def side_of_views(config: Config, done: float) -> int:
-    """Side of the views at a point of the run: the image size, or a multiple of 4 that grows up to it."""
-    schedule, size = config.schedule, config.image_size
-    if done >= schedule.grow_until or schedule.grow_from == 1:
-        return size
-    share = schedule.grow_from + (1 - schedule.grow_from) * done / schedule.grow_until
-    return max(min(8, size), min(size, 4 * round(share * size / 4)))
-
-
-def make_objective(
-    plan: Plan, device: torch.device, data: Data | None = None, network: Network | None = None
-) -> Objective:
-    """Network (the config's, if none is given) and terms on the device, in the memory layout convolutions like best."""
-    config = plan.config
-    setting = Setting(
-        seed=config.seed,
-        alone=not plan.instance,
-        image_size=config.image_size,
-        batch_size=config.batch_size,
-        together=config.batch_size // (world() * config.accumulate),
-        steps_per_epoch=len(data.train) // config.batch_size if data else 1,
-        labels=data.train.labels if data else None,
-        classes=len(data.train.classes) if data else 0,
-    )
-    network = network or build_network(config)
-    objective = build_objective(config, plan.weights, network, setting)
-    objective = objective.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.compile:
-        for module in objective.modules():
-            if isinstance(module, Encoder):
-                module.compile(dynamic=False)  # one program per size of views; names of weights stay as they are
-    if plan.config.precision != "float32":
-        objective.autocast = partial(torch.autocast, device.type, PRECISIONS[plan.config.precision])
-    return objective
-
-
-def in_parallel(objective: Objective, plan: Plan) -> DistributedDataParallel:
-    """Average gradients over processes.
-
-    Buffers are not broadcast: queues are the same everywhere anyway, and statistics of keys are meant to be each
-    process's own. Weights may be unused (a projector when only `supervised` is there), which torch has to be told.
-    """
-    rotation = plan.config.rotation
-    on_z = set(plan.weights) & {"simclr", "byol", "simsiam", "swav", "moco", "supcon"}
-    plain = "rotation" not in plan.weights or (rotation.form == "ce" and not rotation.shared)
-    all_used = (
-        plain
-        and not set(plan.weights) & set(OWN)
-        and bool(on_z or (plan.weights.keys() == {"rotation"} and rotation.on == "z"))
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has another name in the newest torch
-        made = DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=not all_used)
-    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")  # a matter of speed on GPUs
-    return made
 
 
 def stop_if_not_finite(sums: dict[str, Tensor], epoch: int, step: int, lr: float) -> None:

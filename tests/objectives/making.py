@@ -10,7 +10,8 @@ from effssl.data import Data
 from effssl.data.views import Views
 from effssl.objectives.objective import Objective
 from effssl.recipes import Plan, resolve
-from effssl.training.loop import Trainer, make_objective
+from effssl.training.build import make_objective
+from effssl.training.loop import Trainer
 
 CPU = torch.device("cpu")
 SIZE, BATCH = 24, 32

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from effssl.data import Data
 from effssl.objectives.objective import Step
-from effssl.training.loop import Trainer, make_objective
+from effssl.training.build import make_objective
+from effssl.training.loop import Trainer
 from effssl.training.optimizers import make_optimizer
 from tests.objectives.making import CPU, make, plan, some_views
 

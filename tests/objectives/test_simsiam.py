@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from effssl.training.loop import make_objective
+from effssl.training.build import make_objective
 from effssl.training.optimizers import make_optimizer, set_learning_rate
 from tests.objectives.making import CPU, cosine, make, plan, some_views
 
