@@ -159,7 +159,7 @@ class Config:
     """a recipe's name or a YAML file; auto looks at the data, the objective and the machine"""
     epochs: int = 100
     budget: str = ""
-    """time that the run may take in all, e.g. 10m or 2h; it then chooses epochs, image size and the form of rotation itself"""
+    """time for the run, e.g. 10m or 2h; it then chooses epochs, image size and the form of rotation itself"""
     batch_size: int = 128
     """images per step"""
     image_size: int = 0
