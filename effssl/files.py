@@ -5,9 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import platform
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from effssl.errors import RequestError
 
@@ -55,6 +57,24 @@ def check_output(path: Path, overwrite: bool) -> None:
         raise RequestError(f"{path} cannot be written; --out names a file in a folder that exists")
     if there and not overwrite:
         raise RequestError(f"{path} exists; choose another --out, or add --overwrite")
+
+
+def without_places(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, but of every path only the last name: where it lay is nobody's business.
+
+    >>> without_places({"data": "/home/me/my pets", "epochs": 5})
+    {'data': 'my pets', 'epochs': 5}
+    """
+    return {key: Path(value).name if isinstance(value, str) else value for key, value in values.items()}
+
+
+def without_folders(text: str) -> str:
+    """Names of files and folders in the name of a score, without where they lie.
+
+    >>> without_folders("transfer@/home/me/my pets/all grid=5")
+    'transfer@all grid=5'
+    """
+    return re.sub(r"[^@=;]*/", "", text)
 
 
 def _sync(path: Path) -> None:

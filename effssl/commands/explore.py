@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ import tyro
 
 from effssl.errors import RequestError, Stopped
 from effssl.evaluation.options import Which
+from effssl.files import check_output, write_atomically
 
 SHOWN = 50  # rows of a table on the screen; a file has them all
 HOW = ("labels", "encoder", "weights", "image_size", "device", "batch", "workers")
@@ -118,24 +119,22 @@ def neighbors_(args: list[str]) -> None:
     """Read the command line and search."""
     parsed = tyro.cli(NeighborsOf, args=args, prog="effssl neighbors")
     _check_out(parsed)
-    from effssl.explore.searching import neighbors
+    from effssl.explore.searching import Found, neighbors
 
-    results = neighbors(**_source(parsed), query=parsed.query, k=parsed.k, **_how(parsed))
-    rows = [
-        {"query": result.query, "rank": rank, "image": found.name, "similarity": found.similarity, "label": found.label}
-        for result in results
-        for rank, found in enumerate(result.found, 1)
-    ]
-    for result in results:
-        _show([row for row in rows if row["query"] == result.query], f"nearest to {result.query}", without="query")
-    _write(parsed, rows, "nearest images")
+    queries = tuple(dict.fromkeys(parsed.query))
+    rows = []
+    for result in neighbors(**_source(parsed), query=queries, k=parsed.k, **_how(parsed)):
+        mine = [{"query": result.query, "rank": rank} | _row(found) for rank, found in enumerate(result.found, 1)]
+        _show(mine, f"nearest to {result.query}", without="query")
+        rows += mine
+    _write(parsed, rows, "nearest images", ["query", "rank", *_columns(Found)])
 
 
 def duplicates_(args: list[str]) -> None:
     """Read the command line and compare all images with all."""
     parsed = tyro.cli(DuplicatesIn, args=args, prog="effssl duplicates")
     _check_out(parsed)
-    from effssl.explore.curating import duplicates
+    from effssl.explore.curating import Copy, duplicates
 
     groups = duplicates(**_source(parsed), threshold=parsed.threshold, **_how(parsed))
     rows = [
@@ -149,19 +148,19 @@ def duplicates_(args: list[str]) -> None:
         _show(rows, title)
     else:
         print(f"no two images are as similar as {parsed.threshold}")
-    _write(parsed, rows, title)
+    _write(parsed, rows, title, ["group", "do", *_columns(Copy)])
 
 
 def outliers_(args: list[str]) -> None:
     """Read the command line and find the odd ones."""
     parsed = tyro.cli(OutliersIn, args=args, prog="effssl outliers")
     _check_out(parsed)
-    from effssl.explore.curating import outliers
+    from effssl.explore.curating import Outlier, outliers
 
     found = outliers(**_source(parsed), k=parsed.k, top=parsed.top, **_how(parsed))
     rows = [_row(one) for one in found]
     _show(rows, "odd images")
-    _write(parsed, rows, "odd images")
+    _write(parsed, rows, "odd images", _columns(Outlier))
 
 
 def subset_(args: list[str]) -> None:
@@ -175,7 +174,7 @@ def subset_(args: list[str]) -> None:
     rows = [{"image": name, "distance": distance, "label": label} for name, distance, label in columns]
     title = f"{len(rows)} diverse images; no image is farther than {chosen.radius:.3f} from one of them"
     _show(rows, title)
-    _write(parsed, rows, title)
+    _write(parsed, rows, title, ["image", "distance", "label"])
 
 
 def _how(parsed: Images) -> dict[str, Any]:
@@ -188,25 +187,24 @@ def _source(parsed: Explore) -> dict[str, Any]:
 
 def _check_out(parsed: Explore) -> None:
     """Refuse what could not be written in the end, before anything slow."""
-    out = Path(parsed.out).expanduser()
     if not parsed.out:
         return
+    out = Path(parsed.out).expanduser()
     if out.suffix not in (".csv", ".json", ".html"):
         raise RequestError(f"--out {parsed.out}: the table is written as .csv, .json or .html")
-    if out.exists() and (out.is_dir() or not parsed.overwrite):
-        raise RequestError(f"{parsed.out} exists; choose another --out, or --overwrite")
-    if not os.access(out.parent, os.W_OK):
-        raise RequestError(f"--out {parsed.out} cannot be written; it names a file in a folder that exists")
+    check_output(out, parsed.overwrite)
 
 
 def _row(found: Any) -> dict[str, Any]:
-    return {"image" if key == "name" else key: value for key, value in asdict(found).items()}
+    return dict(zip(_columns(type(found)), asdict(found).values(), strict=True))
 
 
-def _write(parsed: Explore, rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Write a table to the file that was named, if one was."""
-    from effssl.files import write_atomically
+def _columns(kind: type) -> list[str]:
+    return ["image" if field.name == "name" else field.name for field in fields(kind)]
 
+
+def _write(parsed: Explore, rows: Sequence[dict[str, Any]], title: str, columns: Sequence[str]) -> None:
+    """Write a table to the file that was named, if one was; without rows it still has its columns."""
     if not parsed.out:
         return
     if parsed.out.endswith(".json"):
@@ -217,7 +215,7 @@ def _write(parsed: Explore, rows: Sequence[dict[str, Any]], title: str) -> None:
         content = gallery_page(rows, title)
     else:
         text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         content = text.getvalue()
@@ -230,6 +228,9 @@ def _show(rows: Sequence[dict[str, Any]], title: str, without: str = "") -> None
 
     from effssl.progress import table
 
+    if not rows:
+        print(f"{title}: none")
+        return
     empty = {key for key in rows[0] if all(row[key] is None for row in rows)}  # labels that nobody knows
     header = [key for key in rows[0] if key not in empty and key != without]
     # What all paths begin with is said once.

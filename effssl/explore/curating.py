@@ -233,7 +233,8 @@ def farthest_first(
                 continue
             few = min(LOOKED_AT, len(features))
             rows = np.sort(np.argpartition(-bound, few - 1)[:few])
-            rows = rows[known[rows] < len(chosen)]
+            # Of many that are equally far, those looked at may all be known already, and the first one not among them.
+            rows = np.union1d(rows[known[rows] < len(chosen)], [row])
             since = centers[known[rows].min() : len(chosen)]
             now = (1 - (unit(features[rows], device) @ since.T).amax(1)).cpu().numpy()
             bound[rows], known[rows] = np.minimum(bound[rows], now), len(chosen)

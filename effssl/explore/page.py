@@ -12,6 +12,7 @@ from typing import Any
 
 from effssl.data.folder import decode
 from effssl.progress import counter
+from effssl.report.page import POLICY
 
 SIDE = 144  # of the pictures on the page
 MOST = 1000  # pictures on a page: more would be too much for a browser
@@ -32,7 +33,7 @@ def gallery_page(rows: Sequence[Mapping[str, Any]], title: str) -> str:
             sections.append(f"{heading}<section>{''.join(figures)}</section>")
             advance(len(of_group))
     more = f"<p>… and {len(rows) - MOST} more, which a .csv file has</p>" if len(rows) > MOST else ""
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
+    head = f'<meta charset="utf-8">{POLICY}<title>{escape(title)}</title><style>{STYLE}</style>'
     body = f"<h1>{escape(title)}</h1>{''.join(sections)}{more}"
     return f"<!doctype html><html><head>{head}</head><body>{body}</body></html>\n"
 

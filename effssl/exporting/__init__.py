@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 
 from effssl.errors import RequestError, did_you_mean
-from effssl.files import check_output, write_atomically, written_beside
+from effssl.files import check_output, without_places, write_atomically, written_beside
 from effssl.run import Run, load
 
 # Target: how its files end, and the function of this package that makes one.
@@ -41,7 +41,6 @@ def export(
         overwrite: write over an existing file
     """
     from effssl.exporting.card import card
-    from effssl.exporting.weights import without_places
 
     if to not in TARGETS:
         raise RequestError(f"there is no target {to!r}{did_you_mean(to, TARGETS)}; targets: {', '.join(TARGETS)}")

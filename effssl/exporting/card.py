@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from effssl.config import read_yaml
 from effssl.exporting.made import Made
+from effssl.files import without_folders
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import Run, versions
 
@@ -103,17 +103,8 @@ def _scores(run: Run | None) -> str:
         constants = [f"{k} {_short(v)}" for k, v in score["constants"].items() if not isinstance(v, (dict, list))]
         on = score.get("source", {}).get("data", "")
         protocol = "; ".join([str(score["protocol"]), *constants])
-        lines.append(f"| {_without_folders(name)} | {score['value']:.2f} % | {score['metric']} | {on} | {protocol} |")
+        lines.append(f"| {without_folders(name)} | {score['value']:.2f} % | {score['metric']} | {on} | {protocol} |")
     return "\n".join(lines) + "\n"
-
-
-def _without_folders(text: str) -> str:
-    """Names of files and folders without where they lie.
-
-    >>> _without_folders("transfer@/home/me/pets grid=5")
-    'transfer@pets grid=5'
-    """
-    return re.sub(r"[^\s@=;]*/", "", text)
 
 
 def _numbers(values: Any) -> str:
@@ -121,4 +112,4 @@ def _numbers(values: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else _without_folders(str(value))
+    return f"{value:.6g}" if isinstance(value, float) else without_folders(str(value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from effssl.errors import RequestError
 from effssl.exporting.made import Made
 from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, torchvision_arguments
 from effssl.network.loaded import LoadedEncoder, dump_encoder
+from effssl.network.small import small_width
 
 # Networks that timm builds with torchvision's names of weights, each the same function.
 SAME_IN_TIMM = (
@@ -29,7 +29,7 @@ SMALL_STEM = [
 def torchvision(loaded: LoadedEncoder, file: str) -> Made:
     """A .pth state dict with torchvision's names, without the classifier."""
     name = loaded.about["encoder"]
-    if name == "small" or name.startswith("timm:"):
+    if small_width(name) or name.startswith("timm:"):
         raise RequestError(f"torchvision has no {name} network; {_instead(loaded)} do work")
     arguments = torchvision_arguments(name, loaded.size)
     if loaded.about.get("renormalizes"):
@@ -80,11 +80,6 @@ def safetensors(loaded: LoadedEncoder, file: str) -> Made:
     return Made(content, ["import effssl", "", f'model = effssl.load("{file}")'], normalizes=True)
 
 
-def without_places(about: dict[str, Any]) -> dict[str, Any]:
-    """The same about an encoder, but of a folder of images only its name: where it lay is nobody's business."""
-    return about | ({"data": Path(about["data"]).name} if about.get("data") else {})
-
-
 def _tensors(loaded: LoadedEncoder) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous() for key, value in loaded.backbone.state_dict().items()}
 
@@ -106,7 +101,7 @@ def _classifier(backbone: nn.Module) -> str:
 
 def _instead(loaded: LoadedEncoder) -> str:
     name = loaded.about["encoder"]
-    own = ["timm"] if name.startswith("timm:") else [] if name == "small" else ["torchvision"]
+    own = ["timm"] if name.startswith("timm:") else [] if small_width(name) else ["torchvision"]
     return ", ".join([*own, "safetensors", "onnx and pt2"])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -74,7 +76,16 @@ def torchvision_arguments(name: str, image_size: int) -> dict[str, Any]:
 
 def timm_arguments(name: str, image_size: int) -> dict[str, Any]:
     """What timm's constructor has to be told."""
-    return {"img_size": image_size} if "vit" in name else {}
+    return {"img_size": image_size} if _takes_size(name) else {}
+
+
+def _takes_size(name: str) -> bool:
+    """Whether a timm model is built for one size: the classes in its file tell, as names do not."""
+    from timm.models import model_entrypoint
+
+    file = sys.modules[model_entrypoint(name).__module__]
+    networks = [kind for kind in vars(file).values() if isinstance(kind, type) and issubclass(kind, nn.Module)]
+    return any({"img_size", "num_classes"} <= inspect.signature(kind).parameters.keys() for kind in networks)
 
 
 def has_small_stem(name: str, image_size: int, stem: str) -> bool:
@@ -132,6 +143,6 @@ def refused(name: str, image_size: int) -> Iterator[None]:
     """Say in one line that a model and an image size do not go together."""
     try:
         yield
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise RequestError(f"{name} does not take images of {image_size}×{image_size}: {reason}") from None

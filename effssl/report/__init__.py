@@ -9,6 +9,7 @@ views.py      what the network saw, rotation
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,23 +44,24 @@ def write_report(
     folders = [folder.expanduser() for folder in folders]
     if not folders:
         raise RequestError("which run? effssl report RUN, or several to compare them")
-    target = Path(out).expanduser() if out else folders[0] / "report.html"
-    if len(folders) > 1:
-        from effssl.report.comparison import compare
-
-        target = target if out else Path("comparison.html")
-        content = page(compare([Run(folder) for folder in folders]))
-    elif _is_study(folders[0]):
+    default = Path("comparison.html") if len(folders) > 1 else folders[0] / "report.html"
+    target = Path(out).expanduser() if out else default
+    found = [] if len(folders) == 1 and _is_study(folders[0]) else [Run(folder) for folder in folders]
+    _refuse_strangers(target)  # before anything slow
+    if not found:
         from effssl.report.study import study
 
         content = page(study(folders[0]))
+    elif len(found) > 1:
+        from effssl.report.comparison import compare
+
+        content = page(compare(found))
     else:
         from effssl.report.sample import MOST
 
         if not 0 <= images <= MOST:
             raise RequestError(f"--images is {images}; it must be between 0 (no map) and {MOST}")
-        content = page(gather(Run(folders[0]), images, device=device))
-    _refuse_strangers(target)
+        content = page(gather(found[0], images, device=device))
     write_atomically(target, content)
     return target
 
@@ -70,7 +72,8 @@ def refresh(run: Run) -> None:
 
     file = run.folder / "report.html"
     data = data_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
-    if data is not None and data["drawn_by"] == __version__:  # an older page may lack what this one's drawing needs
+    # An older page may lack what this one's drawing needs; a comparison that was put here is not the run's own page.
+    if data is not None and data["kind"] == "run" and data["drawn_by"] == __version__:
         write_atomically(file, page(data | facts(run)))
 
 
@@ -87,7 +90,7 @@ def _refuse_strangers(target: Path) -> None:
 
 def gather(run: Run, images: int = IMAGES, data: Data | None = None, device: str = "auto") -> dict[str, Any]:
     """All that a run's page shows; what cannot be had (images that are gone) is left out, and a note says so."""
-    from effssl.report.facts import facts
+    from effssl.report.facts import facts, without_places_of
 
     missing = dict.fromkeys(("weights", "views", "map", "rotation"))
     found: dict[str, Any] = {"kind": "run", "drawn_by": __version__, **facts(run), "notes": [], **missing}
@@ -98,10 +101,21 @@ def gather(run: Run, images: int = IMAGES, data: Data | None = None, device: str
     if not images:
         return found
     try:
-        found |= _with_images(run, data or run.data(), images, device)
+        found |= _with_images(run, data or _data_of(run), images, device)
     except (RequestError, RunFailed) as error:
-        found["notes"].append(f"Images are not shown: {error}.")
+        found["notes"].append(f"Images are not shown: {without_places_of(run, str(error))}.")
     return found
+
+
+def _data_of(run: Run) -> Data:
+    """The run's data with the very images that it was trained on, whatever happened to their folder."""
+    from effssl.data.folder import as_listed
+    from effssl.data.sets import FolderImages
+
+    data, listed = run.data(), run.folder / "images.npz"
+    if isinstance(data.train, FolderImages) and listed.is_file():
+        return replace(data, train=as_listed(data.train, listed))
+    return data
 
 
 def _with_images(run: Run, data: Data, images: int, device: str) -> dict[str, Any]:

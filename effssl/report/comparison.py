@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     each = [facts(run) for run in runs]
     for found, name in zip(each, short_names([run.folder.resolve() for run in runs]), strict=True):
         found["name"] = name
+    for found, name in zip(each, short_names([Path(run.config.data) for run in runs]), strict=True):
+        found["config"]["data"] = name
     keys = list(dict.fromkeys(key for found in each for key in found["config"] if key not in MACHINE_FIELDS))
     configs = [(key, [_text(found["config"].get(key)) for found in each]) for key in keys]
     scores = list(dict.fromkeys(score["name"] for found in each for score in found["scores"]))
@@ -41,14 +42,16 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each path, with what is before it where that is not enough to tell them apart."""
-    if len(folders) < 2:
-        return [folder.name for folder in folders]
-    names = [folder.name for folder in folders]
-    if len(set(names)) == len(names):
-        return names
-    shared = Path(os.path.commonpath(folders))
-    return [str(folder.relative_to(shared)) for folder in folders]
+    """The last part of each path, or as many of the last as it takes to tell different ones apart.
+
+    >>> short_names([Path("/a/seed-0/run"), Path("/a/seed-1/run"), Path("/a/seed-1/run")])
+    ['seed-0/run', 'seed-1/run', 'seed-1/run']
+    """
+    names, parts = [folder.name for folder in folders], 1
+    while len(set(names)) < len(set(folders)):
+        parts += 1
+        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+    return names
 
 
 def _score(found: dict[str, Any], name: str) -> float | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from effssl.config import flatten, read_yaml
+from effssl.files import without_folders, without_places
 from effssl.run import Run
 
 X_AXES = {"epoch": "epochs", "images": "images", "seconds": "seconds of training", "tflop": "TFLOP"}
@@ -31,20 +33,19 @@ def facts(run: Run) -> dict[str, Any]:
     versions = config.pop("versions", {})
     last = lines[-1] if lines else {}
     told: dict[str, Any] = next((line for line in reversed(lines) if "verdict" in line), {})
-    settings = run.config
+    settings, shown = run.config, without_places(flatten(config))
     return {
         "name": run.folder.resolve().name,
-        "folder": str(run.folder),
         "finished": run.finished,
         "epoch": last.get("epoch", 0),
         "epochs": settings.epochs,
         "verdict": told.get("verdict", "too early to tell"),
         "why": told.get("why", "no look at the trained network yet"),
-        "about": {key: str(config.get(key, "")) for key in ("objective", "data", "encoder", "recipe", "seed")},
+        "about": {key: str(shown.get(key, "")) for key in ("objective", "data", "encoder", "recipe", "seed")},
         "scores": scores(run, lines),
         "curves": curves(lines),
         "cost": cost(last),
-        "config": flatten(config),
+        "config": shown,
         "versions": {str(key): str(value) for key, value in versions.items()},
     }
 
@@ -88,13 +89,21 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if not isinstance(score, dict):  # a bare number of an earlier version: nothing says how it was measured
             continue
         plain = {key: value for key, value in score["constants"].items() if not isinstance(value, (dict, list))}
-        said = ", ".join(f"{key} {value}" for key, value in list(plain.items())[:4])
+        said = ", ".join(f"{key} {without_folders(str(value))}" for key, value in list(plain.items())[:4])
         source = score.get("source", {})
         on = f"{source.get('test_images', '')} test images of {source.get('data', 'its data')}".strip()
-        found.append(
-            {"name": f"{name}, {score['metric']}", "value": score["value"], "unit": "%", "how": f"{on}; {said}"}
-        )
+        title = f"{without_folders(name)}, {score['metric']}"
+        found.append({"name": title, "value": score["value"], "unit": "%", "how": f"{on}; {said}"})
     return found
+
+
+def without_places_of(run: Run, text: str) -> str:
+    """A message about a run without the folders above what it names: its own folder, its data, its other files."""
+    known = [run.folder, run.folder.resolve()]
+    known += [Path(value) for value in flatten(read_yaml(run.config_path)).values() if isinstance(value, str)]
+    for above in sorted({f"{path.parent}/" for path in known if path.parent.name}, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w/]){re.escape(above)}", "", text)
+    return text
 
 
 def cost(last: dict[str, Any]) -> list[tuple[str, str, float]]:

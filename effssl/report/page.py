@@ -11,6 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 FOLDER = Path(__file__).parent
 MARK = '<meta name="generator" content="effssl report">'
+POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
+)
 SCRIPTS = ("draw.js", "curves.js", "map.js", "page.js")
 ICONS = {"learning": "✓", "collapsing": "✗"}
 
@@ -27,7 +31,7 @@ def page(data: dict[str, Any]) -> bytes:
     scripts = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
     text = environment.get_template("page.html").render(
         data=data, block=as_block(data), style=(FOLDER / "page.css").read_text(encoding="utf-8"), scripts=scripts,
-        mark=MARK, icon=ICONS.get(data.get("verdict", ""), "…"),
+        mark=MARK, policy=POLICY, icon=ICONS.get(data.get("verdict", ""), "…"),
     )  # fmt: skip
     return text.encode("utf-8", "replace")  # names of files may hold bytes that are no text
 

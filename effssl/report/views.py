@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from effssl.recipes import Plan
 from effssl.report.embedding import FEWEST, cells
 from effssl.report.sample import BLOCK, Sample, read, sheet
 from effssl.run import Run
-from effssl.training.build import make_objective
+from effssl.training.build import make_objective, side_of_views
 
 SHOWN = 8  # images whose views are shown
 JUDGED = 256  # images, at least, whose rotated views are judged
@@ -49,8 +50,10 @@ def batches(run: Run, images: Images, objective: Objective, device: torch.device
     config = run.config
     loader = ViewLoader(
         images, config.augment, objective.needs, config.batch_size, config.image_size, config.seed, device, 0,
-        rows=slice(0, min(JUDGED, config.batch_size)), done=lambda step: 1.0,
+        rows=slice(0, min(JUDGED, config.batch_size)), done=lambda step: step / total,
+        grow=partial(side_of_views, config),
     )  # fmt: skip
+    total = config.epochs * loader.steps
     loader.steps = min(loader.steps, -(-JUDGED // config.batch_size))
     return list(loader.epoch(0))
 

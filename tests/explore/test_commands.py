@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,21 @@ def test_neighbors_table_and_file(
     assert rows[0]["label"] == "added"
 
 
+def test_a_query_given_twice_is_answered_once(features: str, folder: Path, in_tmp: Path) -> None:
+    query = str(folder / "china/03.png")
+    main(["neighbors", "--features", features, "--query", query, query, "--k", "2", "--out", "n.json"])
+    assert [row["rank"] for row in json.loads(Path("n.json").read_text())] == [1, 2]
+
+
+def test_an_only_image_has_no_neighbors(run: Path, folder: Path, in_tmp: Path, capsys: pytest.CaptureFixture) -> None:
+    Path("one").mkdir()
+    shutil.copy(folder / "china/03.png", "one")
+    query = ["--query", "one/03.png", "--out", "n.csv"]
+    main(["neighbors", str(run), "--data", "one", "--workers", "0", *query])
+    assert "nearest to one/03.png: none" in capsys.readouterr().out
+    assert Path("n.csv").read_text() == "query,rank,image,similarity,label\n"
+
+
 def test_duplicates_table_and_file(
     features: str, run: Path, folder: Path, in_tmp: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -63,7 +79,7 @@ def test_duplicates_table_and_file(
     main(["duplicates", str(run), "--data", str(folder / "china"), "--workers", "0", "--threshold", "1",
           "--out", "none.csv"])  # fmt: skip
     assert "no two images are as similar as 1.0" in capsys.readouterr().out
-    assert Path("none.csv").read_text().strip() == ""
+    assert Path("none.csv").read_text() == "group,do,image,similarity,width,height,bytes\n"
 
 
 def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture) -> None:
@@ -101,7 +117,8 @@ def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> N
     with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
         assert shown.size == (96, 96)
     assert "copy of 03.png<br>rank 1<br>similarity 1.0000<br>label added" in page
-    assert "http" not in page
+    assert "default-src 'none'; img-src data:" in page
+    assert "http" not in page.replace("http-equiv", "")
     main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.html"])
     assert Path("d.html").read_text().count("class=first") == 1
 

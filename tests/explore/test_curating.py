@@ -177,6 +177,12 @@ def test_a_subset_is_greedy_k_center(
     assert everything.radius == pytest.approx(0, abs=1e-6)
 
 
+def test_images_that_are_all_the_same_can_be_chosen_from() -> None:
+    chosen, distances, radius = farthest_first(np.ones((5000, 4), np.float32), 50, 0, CPU)
+    assert len(set(chosen)) == 50
+    assert [*distances, radius] == pytest.approx([0] * 51, abs=1e-6)
+
+
 def test_a_file_says_the_same_as_the_run(run: Path, folder: Path, embedding: Embedding, tmp_path: Path) -> None:
     for suffix in (".parquet", ".npz", ".csv"):
         out = tmp_path / f"f{suffix}"

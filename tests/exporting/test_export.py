@@ -180,6 +180,14 @@ def test_timm_and_torchvision_call_these_weights_alike(name: str) -> None:
             "no small network; safetensors, onnx and pt2 do work",
         ),
         (["small", "--weights", "random", "--to", "timm"], "timm has no small network"),
+        (
+            ["small-32", "--weights", "random", "--to", "torchvision"],
+            "no small-32 network; safetensors, onnx and pt2 do work",
+        ),
+        (
+            ["small-32", "--weights", "random", "--to", "timm"],
+            "timm has no small-32 network with these weights; safetensors, onnx and pt2 do work",
+        ),
         (["timm:resnet10t", "--weights", "random", "--to", "torchvision"], "timm, safetensors, onnx and pt2 do work"),
         (["alexnet", "--weights", "random", "--to", "timm"], "torchvision, safetensors, onnx and pt2 do work"),
         (

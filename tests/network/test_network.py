@@ -8,7 +8,8 @@ from torchvision import models
 from effssl.config import Projector
 from effssl.errors import RequestError
 from effssl.network import Network, build_encoder
-from effssl.network.small import Conv3x3
+from effssl.network.encoders import refused
+from effssl.network.small import Conv3x3, SmallEncoder
 from effssl.recipes import resolve
 
 
@@ -46,6 +47,22 @@ def test_other_encoders(name: str) -> None:
 def test_an_encoder_that_does_not_take_the_size_says_so() -> None:
     with pytest.raises(RequestError, match="does not take images of 30"):
         build_encoder("vit_b_16", 30)
+
+
+@pytest.mark.parametrize(
+    "name", ["efficientvit_b0", "fastvit_t8", "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"]
+)
+def test_timm_is_told_the_size_where_it_wants_to_know(name: str) -> None:
+    encoder = build_encoder(f"timm:{name}", 64)
+    assert encoder(torch.zeros(2, 3, 64, 64)).shape == (2, encoder.dim)
+
+
+def test_a_constructor_that_does_not_take_what_it_is_given_says_so() -> None:
+    with (
+        pytest.raises(RequestError, match=r"^mine does not take images of 32×32: .*unexpected keyword"),
+        refused("mine", 32),
+    ):
+        SmallEncoder(16, img_size=32)
 
 
 @pytest.mark.parametrize("name", ["small", "resnet18"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from effssl.errors import RequestError
 from effssl.pretraining import draw_report
 from effssl.report import gather, write_report
 from effssl.report.embedding import cells, gallery, positions, probe
-from effssl.report.facts import curves
+from effssl.report.facts import curves, facts
 from effssl.report.page import as_block, page
 from effssl.report.page import data_of as read_back
 from effssl.report.sample import Sample, draw, sheet
@@ -54,6 +55,14 @@ def test_new_scores_find_their_way_into_the_report(digits: Run, drawn: Path, tmp
     assert (run.folder / "report.html").read_text() == "somebody's own page"
 
 
+def test_a_comparison_in_the_place_of_a_report_stays(digits: Run, plain: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    page = write_report([run.folder, plain.folder], run.folder / "report.html")
+    before = page.read_bytes()
+    run.evaluate("knn", k=3)
+    assert page.read_bytes() == before
+
+
 def test_everything_of_a_run(digits: Run, drawn: Path) -> None:
     found, text = data_of(drawn), drawn.read_text()
     assert drawn == digits.folder / "report.html"
@@ -70,7 +79,8 @@ def test_everything_of_a_run(digits: Run, drawn: Path) -> None:
     assert list(found["map"]["maps"]) == ["t-SNE", "PCA"]
     assert "own head" in found["rotation"]["how"]
     assert sum(count for _, _, count in found["rotation"]["cells"]) == 2 * 256  # two rotated views of each image
-    assert str(digits.folder) in text
+    assert 'effssl.load("digits")' in text
+    assert str(digits.folder.parent) not in text  # pages are mailed: where things lie is nobody's business
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")  # nothing is loaded from anywhere
 
 
@@ -103,6 +113,17 @@ def test_rotated_views_are_those_of_training(digits: Run) -> None:
     trained = next(iter(Trainer(plan_of(digits), data, cpu).loader.epoch(0)))
     assert torch.equal(seen.index, trained.index)
     assert torch.equal(seen.large[1], trained.large[1])
+
+
+def test_views_that_grow_are_shown_as_small_as_they_were(desk: Path, digits: Run) -> None:
+    run = effssl.pretrain("digits", "byol", subset=64, schedule={"grow_from": 0.5}, out=desk / "growing", **QUICK)
+    data, cpu = run.data(), torch.device("cpu")
+    seen = batches(run, data.train, objective_of(run, data, None, cpu), cpu)
+    trained = Trainer(plan_of(run), data, cpu).loader.epoch(0)
+    assert seen[0].large[0].shape[-1] < run.config.image_size
+    for ours, theirs in zip(seen, trained, strict=True):
+        assert torch.equal(ours.large[1], theirs.large[1])
+        assert ours.done == theirs.done
 
 
 def test_a_run_draws_its_report_at_the_end(desk: Path, digits: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +177,27 @@ def test_photographs_without_labels(photos: Tensor, tmp_path: Path) -> None:
     assert len(found["map"]["names"]) == 25
     assert "photos/0.jpg" in found["map"]["names"]
     assert found["map"]["gallery"]["some"]
+    shutil.copy(tmp_path / "photos/3.jpg", tmp_path / "photos/00.jpg")  # the run did not see this one
+    assert gather(run, 60)["map"]["names"] == found["map"]["names"]
+    assert gather(run, 60)["views"] == found["views"]
+    (tmp_path / "photos/0.jpg").unlink()
+    assert gather(run, 60)["map"]["names"] == found["map"]["names"][1:]
     shutil.rmtree(tmp_path / "photos")
-    assert "Images are not shown: no data set or folder" in gather(run)["notes"][0]
+    said = gather(run)["notes"][0]
+    assert "Images are not shown: no data set or folder named 'photos'" in said
+
+
+def test_classes_that_changed_are_said(photos: Tensor, tmp_path: Path) -> None:
+    for i, pixels in enumerate(photos[:24]):
+        (tmp_path / f"photos/{i % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"photos/{i % 2}/{i}.png")
+    run = effssl.pretrain(str(tmp_path / "photos"), "supervised", labels="folders", image_size=24, workers=0,
+                          out=tmp_path / "run", **QUICK)  # fmt: skip
+    shutil.copytree(tmp_path / "photos/1", tmp_path / "photos/2")
+    found = data_of(run.report(images=20))
+    assert found["notes"] == [
+        "Images are not shown: the classes of the images have changed since the run began, which run cannot follow."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +237,13 @@ def test_runs_side_by_side(digits: Run, plain: Run, desk: Path) -> None:
     assert differ["objective"] == ["byol+rotation", "byol"]
     assert differ["lr"][1] == "0.01"
     assert "batch_size" not in differ
+    assert "data" not in differ
+    moved = Run(shutil.copytree(plain.folder, desk / "moved"))
+    settings = moved.config_path.read_text()
+    moved.config_path.write_text(settings.replace(str(desk), "/home/me/other"))
+    elsewhere = data_of(write_report([digits.folder, plain.folder, moved.folder], desk / "three.html"))
+    places = [f"{desk.name}/digits.npz", f"{desk.name}/digits.npz", "other/digits.npz"]
+    assert dict(elsewhere["differences"])["data"] == places
     scores = dict(found["scores"])
     assert scores["knn, accuracy"][1] is None  # measured of one run only
     assert [run["name"] for run in found["runs"]] == ["digits", "plain"]
@@ -224,6 +271,10 @@ def test_strange_files_are_not_overwritten(digits: Run, tmp_path: Path, capsys: 
     with pytest.raises(RequestError, match="not a report of effssl"):
         write_report(digits.folder, mine, images=0)
     assert mine.read_text() == "my own page"
+    slow = Run(shutil.copytree(digits.folder, tmp_path / "slow"))
+    slow.metrics_path.write_text("nobody gets to read this\n")
+    with pytest.raises(RequestError, match="not a report of effssl"):
+        write_report(slow.folder, mine)
     made = tmp_path / "made.html"
     write_report(digits.folder, made, images=0)
     main(["report", str(digits.folder), "--out", str(made), "--images", "20"])  # its own may be drawn again
@@ -270,6 +321,21 @@ def test_probe_and_gallery() -> None:
     shown = gallery([[((i + 2) % 40, 99)] for i in range(40)], labels.tolist(), sample.held_out)
     assert shown["counts"] == [20, 0]
     assert all(row >= 20 for row in shown["hits"])
+
+
+def test_where_things_lie_is_not_told(digits: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    results = run.results()
+    results["transfer@/home/me/pets"] = results["knn"] | {"constants": {"split": "/home/me/lists/train.txt"}}
+    run.results_path.write_text(json.dumps(results))
+    run.config_path.write_text(run.config_path.read_text().replace("saliency: ''", "saliency: /home/me/maps.npz"))
+    found = facts(run)
+    assert found["scores"][-1]["name"] == "transfer@pets, accuracy"
+    assert found["scores"][-1]["how"].endswith("; split train.txt")
+    assert (found["about"]["data"], found["config"]["data"]) == ("digits.npz", "digits.npz")
+    assert found["config"]["augment.saliency"] == "maps.npz"
+    assert "/home" not in json.dumps(found)
+    assert str(tmp_path) not in json.dumps(found)
 
 
 def test_values_that_json_does_not_know_are_no_curve() -> None:
