@@ -30,14 +30,14 @@ def spread(values: list[float]) -> str:
 
 
 def rows(method: str, runs: list[dict[str, Any]]) -> list[str]:
-    """Lines of a Markdown table; compute and seconds relative to the base's longest runs."""
+    """Lines of a Markdown table; compute relative to the base's longest runs (seconds: benchmarks.forms)."""
     longest = points(runs, method)[-1]
     lines = []
     for form, words in FORMS.items():
         for some in points(runs, method + form):
-            cost = [mean(r[key] for r in some) / mean(r[key] for r in longest) for key in ("flops", "seconds")]
+            cost = mean(r["flops"] for r in some) / mean(r["flops"] for r in longest)
             scores = [spread([r["values"][key] for r in some]) for key in ("knn", "linear")]
-            cells = (f"`{method}`", words, str(some[0]["epochs"]), *(f"{c:.2f}" for c in cost), *scores, str(len(some)))
+            cells = (f"`{method}`", words, str(some[0]["epochs"]), f"{cost:.2f}", *scores, str(len(some)))
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -74,7 +74,7 @@ def main() -> None:
     args = parser.parse_args()
     files = {method: args.results / f"{name}-cpu" / "results.json" for method, name in STUDIES.items()}
     found = {method: json.loads(path.read_text())["runs"] for method, path in files.items() if path.exists()}
-    print("| method | form | epochs | compute | seconds | kNN | linear | seeds |\n" + "|" + "---|" * 8)
+    print("| method | form | epochs | compute | kNN | linear | seeds |\n" + "|" + "---|" * 7)
     for method, runs in found.items():
         print("\n".join(rows(method, runs)))
     if args.plot:
