@@ -156,6 +156,7 @@ def _execute(
         if run is not None and run.finished:
             plan = as_chosen(plan, run.config, free)
         else:
+            refuse_what_cannot_be_made(folder)
             display.say("timing some steps")
             plan = budget.choose(plan, opened, device, free, run.config if run is not None else None)
     if run is not None:
@@ -194,6 +195,16 @@ def _execute(
         reason = f"{error.strerror} while writing {folder}"
         raise RunFailed(f"{reason}; the last checkpoint is intact: make room and go on with --resume auto") from error
     return run, opened
+
+
+def refuse_what_cannot_be_made(folder: Path) -> None:
+    """Say so before minutes are spent, not after; nothing is left behind."""
+    if not folder.exists():
+        try:
+            folder.mkdir(parents=True)
+            folder.rmdir()
+        except OSError as error:
+            raise RequestError(f"the run folder {folder} cannot be made: {error.strerror}") from None
 
 
 def refuse_to_overwrite(folder: Path) -> None:

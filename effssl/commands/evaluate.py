@@ -82,6 +82,7 @@ def show(score: Any, title: str) -> None:
         (key.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
         for key, value in plain.items()
     ]
+    rows += [(key.replace("_", " "), f"{value:,}") for key, value in score.source.items() if key.endswith("_images")]
     table(title, ("", "value"), rows)
     if sets := score.constants.get("sets"):
         shown = [(n, f"{s['value']:.2f} %", s["metric"], f"{s['C']:.3g}", s["split"]) for n, s in sets.items()]

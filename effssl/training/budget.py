@@ -13,7 +13,7 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from statistics import mean, median
@@ -37,6 +37,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 POINTS = 20  # points of the run at which a step is timed
 TIMED = 3  # steps that are timed of each kind, after one that is not
 LOOKS = 0.05  # share of the budget that may be spent on looking how the run is doing
+MOST_STEPS = 20  # between two counts of what is left
 SIDES = (128, 96, 64, 48, 32)  # views of photographs that are considered, the largest first
 FEWEST = 20  # steps that are a run
 CHEAP_SIZE = 0.5  # of rotated views, as a share of the others' side
@@ -104,21 +105,16 @@ class Budget:
                 Trainer(cheaper, data, device)
                 plan = cheaper
                 notes.append("rotated views of half the side: at equal cost they gain more than full-sized ones")
-        sides = SIDES if free["size"] else (plan.config.image_size,)
-        for wanted in sides:
-            try:
-                plan = timed(plan, image_size=wanted)
-            except RequestError:  # an objective may need larger views
-                if wanted == sides[0]:
-                    raise
-                break
-            steps = self._steps(0.0, self.seconds - everywhere(self.elapsed()))
-            epochs = steps / self.steps_per_epoch
-            if epochs >= ENOUGH:
-                break
+        plan = self._sized(plan, timed) if free["size"] else timed(plan)
+        gone = everywhere(self.elapsed())
+        steps = self._steps(0.0, self.seconds - gone)
+        epochs = steps / self.steps_per_epoch
         each = f"a step takes {1000 * self._mean(0.0):.0f} ms here"
         if steps < FEWEST:
-            raise RequestError(f"{each}, and a budget of {plan.config.budget} holds {steps} of them; give it more time")
+            raise RequestError(
+                f"{each}, {gone:.0f} s of {plan.config.budget} went by before training, and what is left holds {steps} "
+                "steps; give it more time"
+            )
         notes = [
             *notes,
             f"{each} on average, so {plan.config.budget} hold about {steps:,} steps or {epochs:.1f} epochs",
@@ -126,12 +122,30 @@ class Budget:
         if free["size"]:
             side = plan.config.image_size
             notes.append(
-                f"views of {side} pixels, the largest of {SIDES} that leave {ENOUGH} epochs, or else the smallest"
+                f"views of {side} pixels, the largest of {SIDES} that should leave {ENOUGH} epochs, if one does"
             )
         warmup = min(plan.config.schedule.warmup_epochs, epochs / 10)
         schedule = dataclasses.replace(plan.config.schedule, warmup_epochs=warmup)
         config = dataclasses.replace(plan.config, epochs=math.ceil(epochs), schedule=schedule)
         return dataclasses.replace(plan, config=config, notes=[*plan.notes, *notes])
+
+    def _sized(self, plan: Plan, timed: Callable[..., Plan]) -> Plan:
+        """Time steps with the smallest views, and with the largest that should leave enough epochs: cost is as area."""
+        for smallest in reversed(SIDES):
+            try:
+                made = timed(plan, image_size=smallest)
+                break
+            except RequestError:  # an objective may need larger views
+                if smallest == SIDES[0]:
+                    raise
+        steps = self._steps(0.0, self.seconds - everywhere(self.elapsed()))
+        room = steps / self.steps_per_epoch / ENOUGH
+        side = next((side for side in SIDES if (side / smallest) ** 2 <= room), smallest)
+        return made if side <= smallest else timed(plan, image_size=side)
+
+    def due(self, trainer: Trainer) -> bool:
+        """Whether steps are to be counted anew: fifty times in a run, and every 20 steps of a long one."""
+        return trainer.steps_done % max(1, min(MOST_STEPS, trainer.total_steps // 50)) == 0
 
     def begin(self, trainer: Trainer, usual: int) -> int:
         """Called when training starts or goes on; epochs between two looks, fewer than usual where they cost much."""

@@ -24,6 +24,7 @@ COLLAPSED_SPREAD, COLLAPSED_SHARE, COLLAPSED_RANK = 0.05, 0.5, 1.5
 SAMPLE = 2000  # features that spread and rank are measured on: enough to be stable, and their cost stays small
 FEWEST = 10  # with fewer images even a healthy network shows hardly any direction
 UNLABELLED = 1000  # images that are looked at where there are no labels
+TOLD = 0.2  # of the way from chance to perfect, at which a rotation task counts as learned
 GAIN = 1.0  # points of kNN accuracy over the untrained network that count as learning
 
 
@@ -120,7 +121,7 @@ def verdict(looks: list[Look], rotation_accuracy: float | None = None, chance: f
             fell = f"directions in use fell from {first.rank_h:.0f} to {last.rank_h:.0f}"
             return "collapsing", f"kNN {last.knn:.1f} % ({gain:+.1f}), {fell}"
         return "too early to tell", f"kNN {last.knn:.1f} %, {gain:+.1f} over the untrained network"
-    if rotation_accuracy is not None and rotation_accuracy > chance + 0.2 * (1 - chance):
+    if rotation_accuracy is not None and rotation_accuracy > chance + TOLD * (1 - chance):
         told = f"rotation accuracy {100 * rotation_accuracy:.0f} % (chance {100 * chance:.0f} %)"
         return "learning", f"{told}, spread {last.std_h:.2f}"
     if rotation_accuracy is None and last.rank_h > 1.2 * first.rank_h and last.std_h > 1.1 * first.std_h:
@@ -128,10 +129,11 @@ def verdict(looks: list[Look], rotation_accuracy: float | None = None, chance: f
             "learning",
             f"directions in use grew from {first.rank_h:.0f} to {last.rank_h:.0f}, spread {last.std_h:.2f}",
         )
-    return (
-        "too early to tell",
-        f"no labels to check against; no collapse (spread {last.std_h:.2f}, rank {last.rank_h:.0f})",
-    )
+    told = ""
+    if rotation_accuracy is not None:
+        told = f"rotation accuracy {100 * rotation_accuracy:.0f} %, of chance {100 * chance:.0f} %, is learning from "
+        told += f"{100 * (chance + TOLD * (1 - chance)):.0f} % on; "
+    return "too early to tell", f"no labels; {told}no collapse (spread {last.std_h:.2f}, rank {last.rank_h:.0f})"
 
 
 def record(look: Look) -> dict[str, float]:

@@ -264,7 +264,7 @@ def train(
                     value = value.to(exact)
                     at.sums[name] = at.sums[name] + value if name in at.sums else value
                     at.counts[name] = at.counts.get(name, 0) + 1
-                if budget is not None and at.step % CHECK_EVERY == 0:
+                if budget is not None and budget.due(trainer):
                     budget.plan_again(trainer, at.seconds + time.perf_counter() - started)
                 last = at.step == loader.steps or trainer.steps_done >= trainer.total_steps
                 epochs = -(-trainer.total_steps // loader.steps)

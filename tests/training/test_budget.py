@@ -97,6 +97,31 @@ def test_a_budget_rotates_small_views_unless_told_otherwise(tiny_photos: Tensor,
     assert again.config.rotation == chosen.config.rotation
 
 
+def test_short_epochs_are_counted_anew_too(tiny_photos: Tensor) -> None:
+    t = trainer(tiny_photos[:128])  # 4 steps an epoch
+    budget = Budget(10_000.0, time.monotonic())
+    t.position.total = 1000
+    due = []
+    for step in range(1, 101):
+        t.position.epoch, t.position.step = divmod(step, 4)
+        due.append(budget.due(t))
+    assert sum(due) == 5  # every 20 steps, whatever an epoch holds
+    t.position.total = 100
+    assert budget.due(t)  # a short run is looked at more often
+
+
+def test_the_largest_views_that_leave_enough_epochs(photos: Tensor, tmp_path: Path) -> None:
+    for i, image in enumerate(photos[:8]):
+        to_pil_image(image).save(tmp_path / f"{i}.png")
+    settings = {"data": "x", "objective": "byol+rotation", "batch_size": 4, "lr": 0.1, "workers": 0, "image_size": 32}
+    data, free = effssl.open_data(str(tmp_path)), {"size": True, "task": True}
+    long = Budget(parse_budget("10000h"), time.monotonic())
+    assert long.choose(resolve(settings | {"budget": "10000h"}), data, CPU, free).config.image_size == 128
+    over = Budget(600.0, time.monotonic() - 600)
+    with pytest.raises(RequestError, match="went by before training"):
+        over.choose(resolve(settings | {"budget": "10m"}), data, CPU, free)
+
+
 def test_cheap_steps_are_timed_as_cheap(tiny_photos: Tensor) -> None:
     grow = {"grow_from": 0.125, "grow_until": 0.5, "warmup_epochs": 0}  # from 16 to 128 pixels: 64 times the work
     costs = timed_steps(trainer(tiny_photos[:128], image_size=128, schedule=grow))
