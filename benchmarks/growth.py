@@ -1,6 +1,6 @@
 """Seconds and memory against images, image size, batch and threads: one epoch in a process of its own each.
 
-python -m benchmarks.growth [--out docs/growth.json] [--plot docs/growth.png]
+python -m benchmarks.growth [--only batch] [--out docs/growth.json] [--plot docs/growth.png]
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def draw(results: dict[str, list[dict[str, Any]]], path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth")
-    parser.add_argument("--out", default="benchmarks/growth.json")
+    parser.add_argument("--out", default="docs/growth.json")
     parser.add_argument("--plot", default="")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
@@ -184,9 +184,11 @@ def main() -> None:
     if args.one:
         one(json.loads(args.one), Path(args.root))
         return
-    results = measure(args.only)
+    out = Path(args.out)
+    kept = json.loads(out.read_text()) if args.only and out.exists() else {}  # what is not measured anew stays
+    results = kept | measure(args.only)
     show(results)
-    Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
+    out.write_text(json.dumps(results, indent=1) + "\n")
     if args.plot:
         draw(results, args.plot)
 

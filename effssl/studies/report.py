@@ -122,11 +122,12 @@ def remarks(study: Study, f: Figures) -> list[str]:
 
 def markdown(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], command: str) -> str:
     """The table and the claims, for docs."""
+    origin = "Ours, not the paper's" if study.source == "ours" else f"{study.source} of the paper"
     head = header(study)
     lines = [
         f"# {study.name}: {study.title}",
         "",
-        f"{study.source} of the paper. Scale `{scale}`: {substitute(study, scale)}.",
+        f"{origin}. Scale `{scale}`: {substitute(study, scale)}.",
     ]
     lines += [f"{study.note[:1].upper()}{study.note[1:]}."] if study.note else []
     lines += ["", f"    {command}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
