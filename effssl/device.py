@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import torch
 
 from effssl.distribution import local_rank
@@ -22,3 +25,11 @@ def pick_device(name: str) -> torch.device:
         torch.cuda.set_device(device)
         return device
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def processor() -> str:
+    """The CPU's name and the widest instructions that torch uses on it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{(names or [platform.machine()])[0]}, {torch.backends.cpu.get_cpu_capability()}"

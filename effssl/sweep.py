@@ -193,7 +193,7 @@ def run_sweep(
 
 
 def _one(trial: Trial, every: Sequence[Trial], prune: bool, jobs: int) -> None:
-    if trial.state["state"] in ("finished", "pruned"):
+    if trial.state["state"] == "finished" or (prune and trial.state["state"] == "pruned"):
         return
     trial.run([other for other in every if other is not trial], prune, jobs)
     text = ", ".join(f"{name} {value}" for name, value in trial.tried.items())
@@ -221,8 +221,10 @@ def _searched(
         }
         trial = Trial(flags, tried, out)  # the sampler is seeded, so a repeated sweep asks the same and finds it done
         _one(trial, [*done, trial], prune, 1)
-        failed = trial.score is None
-        study.tell(asked, None if failed else trial.score, state=optuna.trial.TrialState.FAIL if failed else None)
+        states = {"pruned": optuna.trial.TrialState.PRUNED, "failed": optuna.trial.TrialState.FAIL}
+        for epoch, knn in trial.state.get("curve", {}).items():
+            asked.report(knn, int(epoch))  # what the sampler learns from a trial that was ended early
+        study.tell(asked, trial.score, state=states.get(trial.state["state"]))
         done.append(trial)
         yield trial
 

@@ -14,7 +14,7 @@ from effssl.augment.color import to_gray
 from effssl.data.views import Needs
 from effssl.errors import RequestError
 from effssl.network import Network
-from effssl.objectives.objective import Outcome, Pretext, Setting, Step
+from effssl.objectives.objective import Outcome, Pretext, Setting, Step, frozen_statistics
 from effssl.objectives.options import Jigsaw as Options
 from effssl.randomness import seed_of
 
@@ -91,7 +91,8 @@ class Jigsaw(Pretext):
         order = self.permutations[label].to(x.device, non_blocking=True)  # B×9
         patches = (patches + tint).gather(1, order[:, :, None, None, None].expand_as(patches))
         flat = patches.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        features = step.run(self.reduce, step.run(step.network.f, flat))  # (B·9)×hidden
+        with frozen_statistics(step.network, not options.update_stats):
+            features = step.run(self.reduce, step.run(step.network.f, flat))  # (B·9)×hidden
         logits = step.run(self.classifier, features.view(len(label), -1))
         label = label.to(logits.device, non_blocking=True)
         right = (logits.detach().argmax(1) == label).float().mean()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,6 +129,20 @@ class Pretext(Term):
         if views.step % options.every or views.done >= options.until:
             return 0.0
         return options.weight_end + (1 - options.weight_end) * (1 + math.cos(math.pi * views.done)) / 2
+
+
+@contextmanager
+def frozen_statistics(module: nn.Module, frozen: bool) -> Iterator[None]:
+    """Let batch norm use the batch's statistics but leave its running ones as they are."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)] if frozen else []
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0  # running ← 1·running + 0·batch
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 class Objective(nn.Module):

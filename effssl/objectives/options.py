@@ -104,6 +104,8 @@ class Jigsaw:
     """probability that a puzzle has no color"""
     shift: int = 2
     """largest change of a patch's color, in 1/255 per channel"""
+    update_stats: bool = True
+    """patches move the running statistics of batch norm"""
     every: int = 1
     """the task takes part in every so many-th step only"""
     until: float = 1.0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +16,7 @@ from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.network.encoders import refused
 from effssl.network.heads import mlp
-from effssl.objectives.objective import Outcome, Pretext, Setting, Step
+from effssl.objectives.objective import Outcome, Pretext, Setting, Step, frozen_statistics
 from effssl.objectives.options import Rotation as Options
 from effssl.objectives.supcon import sup_con
 
@@ -178,17 +176,3 @@ class Rotation(Pretext):
         shift = torch.randint(1, angles, (count, views.total), generator=g)[:, views.rows].reshape(-1)
         other = (labels + shift) % angles
         return F.cosine_similarity(features, self._features(step, self._rotated(step, other)), dim=1).mean()
-
-
-@contextmanager
-def frozen_statistics(module: nn.Module, frozen: bool) -> Iterator[None]:
-    """Let batch norm use the batch's statistics but leave its running ones as they are."""
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)] if frozen else []
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0  # running ← 1·running + 0·batch
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum

@@ -17,8 +17,8 @@ from effssl.data.views import Views
 from effssl.evaluation.features import extract
 from effssl.network.loaded import LoadedEncoder
 from effssl.objectives.expression import parse
-from effssl.objectives.objective import Objective, Step
-from effssl.objectives.rotation import Rotation, frozen_statistics
+from effssl.objectives.objective import Objective, Step, frozen_statistics
+from effssl.objectives.rotation import Rotation
 from effssl.recipes import Plan
 from effssl.report.embedding import FEWEST, cells
 from effssl.report.sample import BLOCK, Sample, read, sheet

@@ -23,7 +23,7 @@ def against_compute(
 
     def arms(label: str, objective: str, lengths: Sequence[float], kind: str = "", **flags: object) -> list[Arm]:
         return [
-            Arm(f"{label}, {n * epochs:.3g} epochs", objective, {}, flags, n * epochs, n, kind=kind)
+            Arm(f"{label} × {n:.2g}", objective, {}, flags, n * epochs, n, kind=kind)
             for n in (sixths / 6 for sixths in lengths)
         ]
 
@@ -40,7 +40,8 @@ def against_compute(
         ]
     return Study(
         name, f"{NAMES[method]} against compute{', photographs' if data != 'cifar10' else ''}", "ours", data, epochs,
-        ("knn", "linear"), all_arms, tuple(claims), axis="epochs", note="every point is a run with its own schedule",
+        ("knn", "linear"), all_arms, tuple(claims), axis="epochs",
+        note="every point is a run with its own schedule; × 1 is the usual length",
     )  # fmt: skip
 
 

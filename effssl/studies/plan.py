@@ -51,7 +51,6 @@ CPU_MEASURES: dict[str, dict[str, Any]] = {
     "probe-rotation": {"epochs": 10},
     "detect": {"schedule": 0.004, "short_side": 96, "batch": 1, "proposals": 64, "lr": 0.003},
 }
-OWN_DATA = {"cifar10": "", "cifar100": "", "imagenet100": "images", "imagenet1k": "images"}
 
 
 @dataclass(frozen=True)

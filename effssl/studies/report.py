@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import platform
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from effssl.device import processor
 from effssl.errors import RequestError
 from effssl.files import write_atomically
 from effssl.objectives.expression import parse
@@ -27,7 +28,7 @@ FINE_PRINT = (
     "there is no deviation. TFLOP (counted) and seconds (by the clock) are those of training one run; "
     "seconds tell little where the machine did other things besides."
 )
-STYLES = ("k-o", "C0-s", "C1-^", "C2-d", "C3-v")
+STYLES = ("k-o", "C1-^", "C0-s", "C2-d", "C3-v")
 
 
 def figures(study: Study, outcomes: Sequence[Outcome]) -> Figures:
@@ -147,7 +148,7 @@ def record(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], co
          "seconds": o.seconds, "flops": o.flops, "published": dict(o.job.arm.published)}
         for o in outcomes
     ]  # fmt: skip
-    machine = {"cores": os.cpu_count(), "machine": platform.machine()}
+    machine = {"processor": processor(), "cores": os.cpu_count(), "torch": version("torch")}
     claims = [{"claim": claim.text, "verdict": word} for claim, word in verdicts(study, f)]
     about = {"study": study.name, "title": study.title, "scale": scale, "substitute": substitute(study, scale)}
     return about | {
@@ -173,6 +174,7 @@ def draw(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> bytes | None:
     panels = 2 if study.axis == "epochs" else 1
     figure, axes = plt.subplots(1, panels, figsize=(5.2 * panels, 3.8), layout="constrained", squeeze=False)
     kinds = list(dict.fromkeys(arm.curve for arm in f.arms))
+    ran = {o.job.arm.name: o.job.flags["epochs"] for o in outcomes}
     for kind, style in zip(kinds, STYLES, strict=False):
         if "snr" in study.measures:
             _draw_snr(axes[0, 0], kind, style, outcomes)
@@ -184,7 +186,8 @@ def draw(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> bytes | None:
             continue
         y = [mean(values) for _, values in points]
         error = [stdev(values) if len(values) > 1 else 0.0 for _, values in points]
-        x = [[epochs(f, arm) for arm, _ in points], [compute(f, arm) / 1e12 for arm, _ in points]]
+        places = [ran[arm.name] if study.axis == "epochs" else arm.at for arm, _ in points]
+        x = [places, [compute(f, arm) / 1e12 for arm, _ in points]]
         for panel in range(panels):
             axes[0, panel].errorbar(x[panel], y, error, fmt=style, capsize=3, label=kind)
     labels = ["step, epochs"] if "snr" in study.measures else [study.axis, "TFLOP of training"]

@@ -136,6 +136,15 @@ def finished(job: Job) -> bool:
 # All jobs
 
 
+def pace(arms: Path) -> float | None:
+    """Seconds per GFLOP of the runs that have been finished here, of whatever study."""
+    from effssl.run import Run
+
+    runs = [Run(folder) for folder in sorted(arms.iterdir()) if folder.is_dir()] if arms.is_dir() else []
+    ends = [run.metrics()[-1] for run in runs if run.finished]
+    return sum(end["seconds"] for end in ends) / sum(end["flops"] / 1e9 for end in ends) if ends else None
+
+
 def run_study(
     study: Study, scale: str = "cpu", seeds: int = 1, jobs: int = 2, out: Path = Path("studies"),
     sources: Sources = NOTHING, plan: bool = True,
@@ -144,9 +153,7 @@ def run_study(
     every = jobs_of(study, scale, seeds, out, sources)
     todo = list({job.folder: job for job in reversed(every) if not finished(job)}.values())[::-1]  # the first of equals
     if plan:
-        known = [o for o in map(outcome, every) if o.seconds and o.flops]
-        pace = sum(o.seconds for o in known) / sum(o.flops / 1e9 for o in known) if known else None
-        show_plan(study, scale, every, todo, pace)
+        show_plan(study, scale, every, todo, pace(every[0].folder.parent))
     started = time.monotonic()
     done = 0
 

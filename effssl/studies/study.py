@@ -228,14 +228,14 @@ def crossing(f: Figures, base: str, more: str, measure: str, axis: Axis = epochs
 
 
 def gains_at(base: str, more: str, measure: str, text: str) -> Claim:
-    """Where two arms cost the same within a tenth, the one of the second curve is better."""
+    """Where two arms cost the same within an eighth, the one of the second curve is better."""
 
     def check(f: Figures) -> Verdict:
         pairs = [
             (b.name, a.name)
             for a, _ in f.curve(base, measure)
             for b, _ in f.curve(more, measure)
-            if abs(compute(f, b) - compute(f, a)) < 0.1 * compute(f, a)
+            if abs(compute(f, b) - compute(f, a)) < compute(f, a) / 8
         ]
         return _all([_difference(f, better, worse, measure) for better, worse in pairs])
 
@@ -259,8 +259,12 @@ def _reaches(base: str, more: str, measure: str, share: float, text: str, axis: 
             return None
         near = min(b, key=lambda point: abs(axis(f, point[0]) - share * axis(f, a[-1][0])))[0]
         doubt = f.doubt([a[-1][0].name, near.name], measure)
-        places = [crossing(f, base, more, measure, axis, above) for above in (-doubt, doubt)]
-        held = {place is not None and place <= share * 1.001 for place in places}
+        first = axis(f, b[0][0]) / axis(f, a[-1][0])
+        held: set[Verdict] = set()
+        for above in (-doubt, doubt):
+            place = crossing(f, base, more, measure, axis, above)
+            within = place is not None and place <= share * 1.001
+            held.add(None if place == first and not within else within)  # a shorter run might have got there too
         return held.pop() if len(held) == 1 else None
 
     return Claim(text, check)
