@@ -53,11 +53,12 @@ def test_jigsaw_trains_and_refuses_small_images(photos: Tensor, data: Data) -> N
 
 def test_patches_leave_running_statistics_alone_if_told(photos: Tensor) -> None:
     big = Data("photos", ArrayImages(photos, torch.arange(64) % 4, list("abcd")))
+    views = first_views(big, "byol+jigsaw", image_size=64)
 
     def statistics(objective: str, **flags: object) -> Tensor:
         made = make(objective, big, image_size=64, **flags)
-        made.outcomes(first_views(big, objective, image_size=64))
-        return torch.cat([b.flatten() for n, b in made.network.f.named_buffers() if "running" in n])
+        made.outcomes(views)
+        return torch.cat([b.flatten() for n, b in made.network.encoder.named_buffers() if "running" in n])
 
     base = statistics("byol")
     assert torch.equal(statistics("byol+jigsaw", jigsaw={"update_stats": False}), base)
