@@ -86,8 +86,6 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         how = f"training views; chance {chance:.0f} %"
         found.append({"name": "rotation accuracy", "value": 100 * turned[-1], "unit": "%", "how": how})
     for name, score in run.results().items():
-        if not isinstance(score, dict):  # a bare number of an earlier version: nothing says how it was measured
-            continue
         plain = {key: value for key, value in score["constants"].items() if not isinstance(value, (dict, list))}
         said = ", ".join(f"{key} {without_folders(str(value))}" for key, value in list(plain.items())[:4])
         source = score.get("source", {})
