@@ -6,6 +6,7 @@ import glob
 import os
 import platform
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,8 +74,17 @@ def without_folders(text: str) -> str:
 
     >>> without_folders("transfer@/home/me/my pets/all grid=5")
     'transfer@all grid=5'
+    >>> without_folders("knn@/home/me@work/k=1/pets classes=/home/me/two.txt")
+    'knn@pets classes=two.txt'
     """
-    return re.sub(r"[^@=;]*/", "", text)
+    parts = re.split(r"(?= \w+=)|(?<=;)", text)
+    return "".join(re.sub(r"^( ?[\w-]+[@=])?[^;]*/", r"\1", part) for part in parts)
+
+
+def whole_path(text: str) -> str:
+    """A file or folder by its whole path, which is the same from everywhere; what is neither stays as it is."""
+    path = Path(text).expanduser()
+    return str(path.resolve()) if path.exists() else text
 
 
 def _sync(path: Path) -> None:
@@ -113,17 +123,23 @@ def sweep(folder: Path, name: str = "") -> None:
 
 
 @contextmanager
-def locked(path: Path, busy: str, instead: str) -> Iterator[None]:
-    """Hold a lock file; where another process has it, refuse: `busy` by whom, `instead` of waiting."""
+def locked(path: Path, busy: str, instead: str, wait: float = 0.0) -> Iterator[None]:
+    """Hold a lock file; where another process keeps it for `wait` seconds, refuse: `busy` by whom, what `instead`."""
     import fcntl
 
+    until = time.monotonic() + wait
     with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however that ends
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise RequestError(f"{busy} by {holder}; wait for it, or {instead}") from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however that ends
+                break
+            except OSError:
+                if time.monotonic() < until:
+                    time.sleep(0.05)
+                    continue
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                raise RequestError(f"{busy} by {holder}; wait for it, or {instead}") from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started by {os.getppid()}\n")
         file.flush()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import re
@@ -23,7 +24,7 @@ import yaml
 
 from effssl.config import Config, build, config_type, read_yaml, to_dict, written_by
 from effssl.errors import RequestError
-from effssl.files import locked, write_atomically
+from effssl.files import locked, whole_path, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
     from effssl.data import Data
     from effssl.evaluation import Score
     from effssl.network.loaded import LoadedEncoder
+
+OWN = (
+    "config.yaml", "metrics.jsonl", "checkpoint.pt", "checkpoint.previous.pt", "encoder.safetensors", "results.json",
+    "report.html", "images.npz", "unreadable.txt", "lock", "results.lock", "tensorboard",
+)  # fmt: skip
+"""Names of files in a run's folder."""
+WAIT = 60.0  # seconds for another process to add its score
 
 
 class Run:
@@ -113,8 +121,23 @@ class Run:
         write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def results(self) -> dict[str, Any]:
-        """All scores so far, by the name of their evaluation."""
-        return json.loads(self.results_path.read_text()) if self.results_path.exists() else {}
+        """All scores so far, by the name of their evaluation; what is not a score is left out."""
+        return {name: score for name, score in self._stored().items() if is_score(score)}
+
+    def _stored(self) -> dict[str, Any]:
+        """All that results.json holds."""
+        try:
+            found = json.loads(self.results_path.read_text()) if self.results_path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{self.results_path} cannot be read: {error}") from None
+        if not isinstance(found, dict):
+            raise RequestError(f"{self.results_path} does not hold scores by their names")
+        return found
+
+    def _adding(self) -> AbstractContextManager[None]:
+        """Hold the lock of results.json: of two processes that add a score, none loses the other's."""
+        lock, busy = self.folder / "results.lock", f"scores of {self.folder} are being written"
+        return locked(lock, busy, "measure again later", WAIT)
 
     def data(self) -> Data:
         """The data set the run was trained on."""
@@ -179,23 +202,35 @@ class Run:
         self, what: str, data: str | None = None, device: str = "auto", classes: str = "", **settings: Any
     ) -> Score:
         """Evaluate the encoder by a protocol of `effssl.evaluation.options` and add the score to results.json."""
+        from effssl.data import NAMED
         from effssl.device import pick_device
         from effssl.evaluation import changed_options, evaluate, open_source
         from effssl.report import refresh
 
         changed = changed_options(what, settings)  # also refuses what is not known, before anything slow
-        changed += [f"classes={classes}"] if classes else []
+        changed += [f"classes={whole_path(classes)}"] if classes else []
         if not os.access(self.folder, os.W_OK):
             raise RequestError(f"the score cannot be added to {self.folder}: the folder is not writable")
+        with self._adding():
+            self._stored()  # what will not work is said before anything slow
         source = open_source(what, settings, data, self, classes)
         encoder = self.encoder(projector=what.startswith("probe")).to(pick_device(device))
         score = evaluate(what, encoder, source, **settings)
         # Measured with other constants or on other data, it is another score: all stay.
-        name = " ".join([what if data is None else f"{what}@{data}", *changed])
-        results = self.results() | {name: score.record()}
-        write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
-        refresh(self)
+        on = "" if data is None else f"@{data if data in NAMED else whole_path(data)}"
+        with self._adding():
+            results = self._stored() | {" ".join([what + on, *changed]): score.record()}
+            write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
+            refresh(self)
         return score
+
+
+def is_score(found: Any) -> bool:
+    """Whether something read from JSON is a score, as `Score.record` gives it."""
+    kinds: dict[str, Any] = {"value": (int, float), "protocol": str, "metric": str, "constants": dict}
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
+        return False
+    return math.isfinite(found["value"]) and isinstance(found.get("source", {}), dict)
 
 
 def versions() -> dict[str, str]:

@@ -112,6 +112,8 @@ def bad_folders(tmp_path: Path) -> Path:
         (["eval", "knn", "notarun/a.pth"], "no run folder or weight file"),
         (["eval", "kn", "notarun"], "did you mean knn"),
         (["eval", "probe", "rotatoin", "notarun"], "did you mean probe-rotation"),
+        (["eval", "probe"], "probe rotation RUN, or effssl eval probe contrastive RUN"),
+        (["eval", "probe", "--seed", "1"], "which probe?"),
         (["eval", "knn"], "which encoder?"),
         (["eval", "detect", "small", "--weights", "random"], "detect needs --data"),
         (["eval", "transfer", "small", "--weights", "random", "--sets", "foods"], "did you mean food"),

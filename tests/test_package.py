@@ -58,6 +58,7 @@ def test_wheel_and_archive_hold_every_file(built: Path) -> None:
     with tarfile.open(built / f"dist/effssl-{version}.tar.gz") as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert kept | {"README.md", "LICENSE", "CITATION.cff", "pyproject.toml", "examples/plain_loop.py"} <= names
+    assert {"Makefile", "mkdocs.yml", "docs/index.md"} <= names  # make docs works
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from effssl.errors import RequestError, did_you_mean
+from effssl.files import check_output, write_atomically
 
 EVAL_HELP = """usage: effssl eval WHAT RUN [options]      (effssl eval WHAT --help tells the options)
 
@@ -16,6 +16,7 @@ RUN is a run folder, a weight file (.safetensors, .pt, .pth), a torchvision mode
 
 {protocols}
 """
+PROBES = "effssl eval probe rotation RUN, or effssl eval probe contrastive RUN"
 
 
 def eval_(args: list[str]) -> None:
@@ -23,7 +24,12 @@ def eval_(args: list[str]) -> None:
     from effssl.evaluation.options import PROTOCOLS
 
     if args[:1] == ["probe"]:  # effssl eval probe rotation RUN
-        args = [f"probe-{args[1]}" if len(args) > 1 else "probe", *args[2:]]
+        if args[1:2] in (["-h"], ["--help"]):
+            print(f"usage: {PROBES}      (--help after rotation or contrastive tells the options)")
+            return
+        if len(args) == 1 or args[1].startswith("-"):
+            raise RequestError(f"which probe? {PROBES}")
+        args = [f"probe-{args[1]}", *args[2:]]
     if not args or args[0] in ("-h", "--help"):
         lines = [f"  {name:18} {(kind.__doc__ or '').strip()}" for name, kind in PROTOCOLS.items()]
         print(EVAL_HELP.format(protocols="\n".join(lines)))
@@ -31,7 +37,7 @@ def eval_(args: list[str]) -> None:
     what, rest = args[0], args[1:]
     if what not in PROTOCOLS:
         raise RequestError(f"unknown evaluation {what!r}{did_you_mean(what, PROTOCOLS)}; known: {', '.join(PROTOCOLS)}")
-    run = next((arg for arg in rest if not arg.startswith("-")), "") if rest and not rest[0].startswith("-") else ""
+    run = rest[0] if rest and not rest[0].startswith("-") else ""
     if not run and not {"-h", "--help"} & set(rest):
         raise RequestError(f"which encoder? effssl eval {what} RUN, then options")
     evaluate(what, run, rest[1:] if run else rest)
@@ -48,14 +54,13 @@ def evaluate(what: str, run: str, args: list[str]) -> None:
     settings = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(PROTOCOLS[what])}
     from effssl.device import pick_device
     from effssl.evaluation import evaluate, open_source, options_of
-    from effssl.files import write_atomically
     from effssl.network.foreign import refuse_flags
     from effssl.run import Run, load
 
     options_of(what, settings)  # refuses what is out of range, before anything slow
     folder, out, data = Path(run).expanduser(), Path(parsed.out).expanduser(), parsed.data or None
-    if parsed.out and (out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK)):
-        raise RequestError(f"--out {parsed.out} cannot be written; it names a file in a folder that exists")
+    if parsed.out:
+        refuse_out(out)
     if folder.is_dir():
         refuse_flags(run, parsed.encoder, parsed.weights, parsed.image_size)
         score = Run(folder).evaluate(what, data, parsed.device, parsed.classes, **settings)
@@ -65,6 +70,21 @@ def evaluate(what: str, run: str, args: list[str]) -> None:
     if parsed.out:
         write_atomically(out, json.dumps(score.record(), indent=2) + "\n")
     show(score, f"{what} of {run} on {score.source['data']}")
+
+
+def refuse_out(path: Path) -> None:
+    """Refuse to write a score where that cannot be done, over a file of a run, and over all else but a score."""
+    from effssl.run import OWN, is_score
+
+    check_output(path, overwrite=True)
+    if path.name in OWN and (path.parent / "config.yaml").is_file():
+        raise RequestError(f"{path} is a file of the run itself; choose another --out")
+    try:
+        free = not path.exists() or (path.is_file() and is_score(json.loads(path.read_bytes())))
+    except ValueError:  # it is no JSON
+        free = False
+    if not free:
+        raise RequestError(f"{path} is there and is not a score; choose another --out")
 
 
 def show(score: Any, title: str) -> None:

@@ -39,6 +39,7 @@ class TransferSet:
     test: Images | Dataset
     metric: str = "accuracy"
     split: str = "torchvision's"
+    whole: bool = True  # a published set: every picture must be read
 
 
 class Pictures(Dataset):
@@ -152,6 +153,7 @@ def _cars(root: Path, download: bool, seed: int) -> TransferSet:
     folder = root / "stanford_cars"
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         data = load_folder(folder, "folders")
+        refuse_unread("cars", data.unreadable)
         assert data.test is not None
         return TransferSet(data.train, None, data.test, split="train/ and test/ of the folder")
     if not (folder / "devkit").is_dir():
@@ -196,7 +198,8 @@ def _sun397(root: Path, download: bool, seed: int) -> TransferSet:
             f"SUN397 is not ready under {root} (no SUN397/ClassName.txt); put it there, or try --download"
         )
     classes = (folder / "ClassName.txt").read_text().split()
-    images = load_folder(folder).train
+    data = load_folder(folder)
+    images = data.train
     assert isinstance(images, FolderImages)
     names = [f"/{path.relative_to(folder).as_posix()}" for path in images.paths]
     position = {name: i for i, name in enumerate(classes)}
@@ -212,6 +215,7 @@ def _sun397(root: Path, download: bool, seed: int) -> TransferSet:
                 raise RequestError(f"SUN397 under {root} is not complete: {file.name} lists {what}")
         train, test = (torch.tensor([row[name] for name in listed]) for listed in wanted)
         return TransferSet(images.select(train), None, images.select(test), split="the authors' 01")
+    refuse_unread("SUN397", data.unreadable)
     g, parts = generator(seed, "sun397"), []
     for label in range(len(classes)):
         of_class = (labels == label).nonzero().squeeze(1)
@@ -256,9 +260,17 @@ class VocImages(Dataset):
 def _class_folders(name: str, folder: Path) -> FolderImages:
     if not folder.is_dir():
         raise RequestError(f"{name} is not ready (no {folder}); put it there, or try --download")
-    images = load_folder(folder, "folders").train
-    assert isinstance(images, FolderImages)
-    return images
+    data = load_folder(folder, "folders")
+    refuse_unread(name, data.unreadable)
+    assert isinstance(data.train, FolderImages)
+    return data.train
+
+
+def refuse_unread(name: str, lost: list[str]) -> None:
+    """Of a published set every picture must be read: without some of them it is another set."""
+    if lost:
+        more = f", nor can {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise RequestError(f"{name}: {lost[0]} cannot be read{more}")
 
 
 SETS: dict[str, Callable[[Path, bool, int], TransferSet]] = {

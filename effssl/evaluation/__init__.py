@@ -16,6 +16,7 @@ from effssl.errors import RequestError, did_you_mean
 from effssl.evaluation.features import Features, extract
 from effssl.evaluation.options import INF, LIMITS, PROTOCOLS, WHERE
 from effssl.evaluation.score import Score
+from effssl.files import whole_path
 from effssl.network.loaded import LoadedEncoder
 from effssl.progress import say
 
@@ -73,7 +74,8 @@ def changed_options(what: str, settings: Mapping[str, Any]) -> list[str]:
     """What was asked otherwise than the protocol's defaults, as `name=value`."""
     given, usual = options_of(what, settings), PROTOCOLS[what]()
     pairs = [(f.name, getattr(given, f.name), getattr(usual, f.name)) for f in fields(given)]
-    return [f"{name}={value}" for name, value, default in pairs if value != default]
+    files = ("reuse", "list")
+    return [f"{n}={whole_path(value) if n in files else value}" for n, value, default in pairs if value != default]
 
 
 def reads_folder(what: str, settings: Mapping[str, Any]) -> bool:

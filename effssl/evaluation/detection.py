@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def evaluate_detect(encoder: LoadedEncoder, data: str, options: Detect) -> Score
         raise RequestError(f"the images of {options.test} show nothing to find but difficult objects")
     with seeded(options.seed, "detect"):
         model = build_detector(encoder, options)
+    check_pictures([*train, *test])
     schedule = Schedule.scaled(options.schedule)
     train_detector(model, train, options, schedule)
     scores = voc_ap(detect(model, test), test)
@@ -205,6 +207,14 @@ def _example(image: VocImage, flip: bool) -> tuple[Tensor, dict[str, Tensor]]:
         x, width = x.flip(-1), x.shape[-1]
         boxes = torch.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], dim=1)
     return x, {"boxes": boxes, "labels": image.labels + 1}  # 0 is the background
+
+
+def check_pictures(images: list[VocImage]) -> None:
+    """Decode every picture once: a bad one is found now, and not after hours of training."""
+    pictures = list({image.path: image for image in images}.values())
+    with ThreadPoolExecutor() as pool, counter("looking at the images", len(pictures)) as advance:
+        for _ in pool.map(lambda image: len(_pixels(image)), pictures):  # pixels are not kept
+            advance(1)
 
 
 def _pixels(image: VocImage) -> Tensor:

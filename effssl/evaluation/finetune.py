@@ -81,6 +81,7 @@ def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, rates: Rates)
             for views in loader.epoch(epoch):
                 labels = train.labels[views.index].to(encoder.device, non_blocking=True)
                 seen[views.index] = True
+                advance(1)
                 if len(labels) == 1:
                     continue  # batch norm cannot normalize a single image
                 # Dropout draws from the global generator.
@@ -90,7 +91,6 @@ def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, rates: Rates)
                 loss.backward()
                 optimizer.step()
                 total += loss.detach()
-                advance(1)
             if not math.isfinite(float(total)):
                 raise RunFailed(f"the loss is not finite in epoch {epoch + 1}; lower --lr or --head-lr")
     tuned.encoder.requires_grad_(False).eval()

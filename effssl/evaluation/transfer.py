@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from effssl.augment.crop import center_boxes
 from effssl.data import ArrayImages, Data, FolderImages, Images, PackedImages
 from effssl.data.decoding import begin_worker
-from effssl.data.transfer import SETS, TransferSet, fifth, fingerprint, picture_name
+from effssl.data.transfer import SETS, TransferSet, fifth, fingerprint, picture_name, refuse_unread
 from effssl.errors import RequestError, did_you_mean
 from effssl.evaluation.features import extract, labelled
 from effssl.evaluation.options import Transfer
@@ -41,7 +41,7 @@ def evaluate_transfer(encoder: LoadedEncoder, data: Data | str, options: Transfe
     if isinstance(data, Data):
         train, test = labelled(data, "transfer")
         need_c([data.name], known, options)
-        made = TransferSet(train, data.held_out, test, split="the folder's")
+        made = TransferSet(train, data.held_out, test, split="the folder's", whole=False)
         result, rows = transfer_to(seen, data.name, made, options, known.get(data.name))
         also = {"mean_per_class": result.pop("mean_per_class")}
         more = {key: result[key] for key in ("C", "chosen_on", "validation_images", "split")}
@@ -59,7 +59,14 @@ def evaluate_transfer(encoder: LoadedEncoder, data: Data | str, options: Transfe
     if not ready:
         raise RequestError(f"none of the eleven data sets is ready under {data}; try --download")
     need_c(ready, known, options)
-    results = {name: transfer_to(seen, name, made, options, known.get(name))[0] for name, made in ready.items()}
+    results: dict[str, dict[str, Any]] = {}
+    for name, made in ready.items():
+        try:
+            results[name] = transfer_to(seen, name, made, options, known.get(name))[0]
+        except RequestError as error:
+            if not results and name == list(ready)[-1]:
+                raise
+            say(f"left out: {error}")  # hours of other sets are not thrown away for one picture
     values = {name: result["value"] for name, result in results.items()}
     mean = sum(values.values()) / len(values)
     also = dict(values)
@@ -134,11 +141,12 @@ def transfer_to(
     encoder: LoadedEncoder, name: str, made: TransferSet, options: Transfer, known: float | None
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Features, C, refit on train and validation, one look at test; the result, and the rows read of each part."""
-    fit, test = features_of(encoder, made.fit, f"{name} train"), features_of(encoder, made.test, f"{name} test")
+    fit = features_of(encoder, made.fit, f"{name} train", made.whole)
+    test = features_of(encoder, made.test, f"{name} test", made.whole)
     rows, metric = {"train": fit.rows, "test": test.rows}, made.metric
     result: dict[str, Any] = {"metric": metric, "split": made.split}
     if made.val is not None:
-        val = features_of(encoder, made.val, f"{name} validation")
+        val = features_of(encoder, made.val, f"{name} validation", made.whole)
         rows["validation"] = val.rows
         all_x, all_y = np.concatenate([fit.x, val.x]), np.concatenate([fit.y, val.y])
         result |= {"chosen_on": "its own validation images", "validation_fingerprint": val.fingerprint}
@@ -276,10 +284,13 @@ class Part:
         return replace(self, x=self.x[places], y=self.y[places], rows=self.rows[places])
 
 
-def features_of(encoder: LoadedEncoder, source: Images | Dataset, text: str) -> Part:
-    """Features of a part of a set; a picture of a published set that cannot be read is refused."""
+def features_of(encoder: LoadedEncoder, source: Images | Dataset, text: str, whole: bool = True) -> Part:
+    """Features of a part of a set; of one that must be `whole`, a picture that cannot be read is refused."""
     if isinstance(source, (ArrayImages, FolderImages, PackedImages)):
         features = extract(encoder, source, text)
+        if whole and isinstance(source, FolderImages) and len(features.rows) < len(source):
+            read = set(features.rows.tolist())
+            refuse_unread(text, [str(path) for row, path in enumerate(source.paths) if row not in read])
         assert features.labels is not None
         return Part(features.h.numpy(), features.labels.numpy(), features.rows, source.fingerprint())
     count = len(source)  # type: ignore[arg-type]

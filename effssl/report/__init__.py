@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from effssl import __version__
 from effssl.errors import RequestError, RunFailed
 from effssl.files import write_atomically
+from effssl.progress import say
 from effssl.report.page import MARK, data_of, page
 from effssl.run import Run
 
@@ -73,8 +74,13 @@ def refresh(run: Run) -> None:
     file = run.folder / "report.html"
     data = data_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
     # An older page may lack what this one's drawing needs; a comparison that was put here is not the run's own page.
-    if data is not None and data["kind"] == "run" and data["drawn_by"] == __version__:
-        write_atomically(file, page(data | facts(run)))
+    if data is None or data["kind"] != "run" or data["drawn_by"] != __version__:
+        return
+    found = facts(run)
+    if all(data[key] == found[key] for key in ("epoch", "finished")):
+        write_atomically(file, page(data | found))
+    else:  # its pictures and notes are of another network
+        say(f"{file} shows the run as it was after epoch {data['epoch']}; effssl report {run.folder} draws it anew")
 
 
 def _is_study(folder: Path) -> bool:

@@ -33,7 +33,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         "kind": "comparison",
         "name": "Comparison of " + ", ".join(found["name"] for found in each),
         "runs": each,
-        "scores": [(name, [_score(found, name) for found in each]) for name in scores],
+        "scores": [(name, _cells(each, name)) for name in scores],
         "costs": [(name, [{r[0]: r[1] for r in found["cost"]}.get(name, "") for found in each]) for name in costs],
         "differences": [(key, values) for key, values in configs if len(set(values)) > 1],
         "same": len([1 for _, values in configs if len(set(values)) == 1]),
@@ -54,8 +54,19 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _score(found: dict[str, Any], name: str) -> float | None:
-    return next((score["value"] for score in found["scores"] if score["name"] == name), None)
+def _cells(each: list[dict[str, Any]], name: str) -> list[dict[str, Any] | None]:
+    """A score of each run, and how it was measured; there is a best one among those that were measured alike."""
+    found = [next((score for score in run["scores"] if score["name"] == name), None) for run in each]
+    there = [score for score in found if score is not None]
+    alike = len({score["same"] for score in there}) == 1
+    best = max(score["value"] for score in there) if alike and len(there) > 1 else None
+    return [
+        score and {
+            "value": score["value"], "best": score["value"] == best, "alike": alike,
+            "how": ", ".join([score["how"], *score["constants"][4:]]),
+        }
+        for score in found
+    ]  # fmt: skip
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -79,22 +80,34 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if looks:
         gain = f"{looks[-1]['knn'] - looks[0]['knn']:+.1f} over the untrained network"
         gain = gain if len(looks) > 1 else "the untrained network"
-        found.append({"name": "kNN, validation", "value": looks[-1]["knn"], "unit": "%", "how": gain})
+        same = _digest(run.config.data, run.config.subset, run.config.classes, run.config.health)
+        found.append(_score("kNN, validation", looks[-1]["knn"], gain, [], same))
     turned = [line["rotation_accuracy"] for line in lines if "rotation_accuracy" in line]
     if turned:
         chance = 100 / len(run.config.rotation.angles)
         how = f"training views; chance {chance:.0f} %"
-        found.append({"name": "rotation accuracy", "value": 100 * turned[-1], "unit": "%", "how": how})
+        same = _digest(run.config.data, run.config.subset, run.config.rotation, run.config.augment)
+        found.append(_score("rotation accuracy", 100 * turned[-1], how, [], same))
     for name, score in run.results().items():
-        if not isinstance(score, dict):  # a bare number of an earlier version: nothing says how it was measured
-            continue
-        plain = {key: value for key, value in score["constants"].items() if not isinstance(value, (dict, list))}
-        said = ", ".join(f"{key} {without_folders(str(value))}" for key, value in list(plain.items())[:4])
-        source = score.get("source", {})
+        constants, source = flatten(score["constants"]), score.get("source", {})
+        said = [f"{key} {without_folders(str(value))}" for key, value in constants.items()]
         on = f"{source.get('test_images', '')} test images of {source.get('data', 'its data')}".strip()
         title = f"{without_folders(name)}, {score['metric']}"
-        found.append({"name": title, "value": score["value"], "unit": "%", "how": f"{on}; {said}"})
+        # What was found by the same search, or is a result itself, does not make two scores another measurement.
+        chosen = ("C", "value", "mean_per_class", *(["lr"] if "lr_grid" in constants else []))
+        fixed = {key: value for key, value in constants.items() if key.rsplit(".", 1)[-1] not in chosen}
+        same = _digest(sorted(fixed.items()), source.get("test_images"), source.get("test_fingerprint"))
+        found.append(_score(title, score["value"], f"{on}; {', '.join(said[:4])}", said, same))
     return found
+
+
+def _score(name: str, value: float, how: str, constants: list[str], same: str) -> dict[str, Any]:
+    """A score as pages show it; `same` is equal where two were measured alike, on the same images."""
+    return {"name": name, "value": value, "unit": "%", "how": how, "constants": constants, "same": same}
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def without_places_of(run: Run, text: str) -> str:

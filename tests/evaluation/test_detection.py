@@ -438,6 +438,9 @@ def test_detection_refusals(thin: None, voc: Path) -> None:
         refuse("learn from" if text == annotation() else message, train="test", limit=1)
     (voc / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").write_bytes(b"no image")
     refuse("000001.jpg cannot be decoded", test="trainval", limit=1)
+    file.write_text(annotation(("cat", [1, 1, 5, 5], 0)))
+    never = {"lr": 1e12, "schedule": 20 / 144_000}  # training would fail: it is refused before
+    refuse("000001.jpg cannot be decoded", train="test", test="trainval", limit=1, **never)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(thin: None, voc: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,62 @@ def test_refusals_on_the_command_line(in_tmp: Path, capsys: pytest.CaptureFixtur
     assert "needs no --weights" in refused(capsys, "knn", "run", "--weights", "random")
     assert "needs no --image-size" in refused(capsys, "knn", str(run.encoder_path), "--image-size", "32")
     assert "--classes chooses" in refused(capsys, "knn", "run", "--classes", "imagenet100")
+    for name in ("results.json", "encoder.safetensors", "checkpoint.previous.pt"):
+        assert "file of the run itself" in refused(capsys, "knn", "run", "--out", f"run/{name}")
+        assert "file of the run itself" in refused(capsys, "knn", str(run.encoder_path), "--out", f"run/{name}")
+    for number, text in enumerate(("my notes", "[1]", '{"arms": {}}', "")):
+        Path(f"{number}.json").write_text(text)
+        assert "is there and is not a score" in refused(capsys, "knn", "run", "--out", f"{number}.json")
+        assert Path(f"{number}.json").read_text() == text
     assert not (run.folder / "results.json").exists()
+
+
+def test_a_score_is_written_over_a_score(in_tmp: Path, capsys: pytest.CaptureFixture) -> None:
+    effssl.pretrain("digits", "rotation", out="run", epochs=1, quiet=True, subset=64, batch_size=32)
+    for k in (3, 4):
+        main(["eval", "knn", "run", "--k", str(k), "--out", "run/mine.json"])
+        assert json.loads(Path("run/mine.json").read_text())["constants"]["k"] == k
+    main(["eval", "probe", "--help"])
+    assert "probe rotation RUN, or effssl eval probe contrastive RUN" in capsys.readouterr().out
+
+
+def test_scores_that_are_none_stay_and_are_not_read(in_tmp: Path, capsys: pytest.CaptureFixture) -> None:
+    """Somebody edited results.json: what is in it stays, what is no score is not shown, and nothing breaks."""
+    run = effssl.pretrain("digits", "rotation", out="run", epochs=1, quiet=True, subset=64, batch_size=32)
+    run.knn(k=3)
+    good = run.results()
+    odd = {"a": 51.2, "b": None, "c": {}, "d": good["knn k=3"] | {"value": "high"}, "e": {"protocol": "knn"}}
+    odd |= {"f": good["knn k=3"] | {"value": float("nan")}, "g": good["knn k=3"] | {"source": "digits"}}
+    run.results_path.write_text(json.dumps(odd | good))
+    assert run.results() == good
+    run.report(images=0)
+    main(["export", "run", "--to", "safetensors", "--out", "out.safetensors"])
+    run.knn(k=4)
+    assert list(json.loads(run.results_path.read_text())) == [*odd, "knn k=3", "knn k=4"]
+    capsys.readouterr()
+    for text in ("[]", "{"):
+        run.results_path.write_text(text)
+        assert str(run.results_path) in refused(capsys, "knn", "run", "--data", "no such data")  # before all else
+        assert run.results_path.read_text() == text
+
+
+def test_one_score_per_place_and_none_is_lost(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two folders of one name, seen from two places, are two data sets; processes that add scores wait in line."""
+    run = effssl.pretrain("digits", "rotation", out=in_tmp / "run", epochs=1, quiet=True, subset=64, batch_size=32)
+    for place in ("here", "there"):
+        labelled_folder(in_tmp / place / "set", 2)
+        monkeypatch.chdir(in_tmp / place)
+        run.evaluate("knn", "set")
+    run.evaluate("knn", "digits")
+    places = [in_tmp.resolve() / place / "set" for place in ("here", "there")]
+    assert list(run.results()) == [*(f"knn@{place}" for place in places), "knn@digits"]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda k: run.knn(k=k), range(1, 7)))
+    assert {f"knn k={k}" for k in range(1, 7)} <= set(run.results())
+    with run._adding(), monkeypatch.context() as patch:
+        patch.setattr(effssl.run, "WAIT", 0.1)
+        with pytest.raises(effssl.RequestError, match="are being written by process"):
+            run.knn()
 
 
 def test_data_by_name_and_wrong_kinds(encoder: LoadedEncoder, digits: Data) -> None:
@@ -159,7 +215,7 @@ def test_labels_and_classes_of_other_data(in_tmp: Path) -> None:
     Path("two.txt").write_text("left\nright\n")
     assert run.evaluate("knn", str(root)).source["test_images"] == 13
     assert run.evaluate("knn", str(root), classes="two.txt").source["test_images"] == 12
-    assert f"knn@{root} classes=two.txt" in json.loads((run.folder / "results.json").read_text())
+    assert f"knn@{root} classes={Path('two.txt').resolve()}" in json.loads((run.folder / "results.json").read_text())
 
 
 def test_a_score_names_its_encoder_and_the_libraries(digits: Data) -> None:

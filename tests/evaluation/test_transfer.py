@@ -102,6 +102,9 @@ def test_caltech_split_by_its_rule(tmp_path: Path) -> None:
     assert "background class kept, seed 0" in made.split
     again = SETS["caltech101"](tmp_path, False, 0)
     assert again.fit.paths == made.fit.paths
+    (root / "ant" / "image_0000.jpg").write_bytes(b"no image")
+    with pytest.raises(effssl.RequestError, match=r"Caltech101: .*ant/image_0000\.jpg cannot be read$"):
+        SETS["caltech101"](tmp_path, False, 0)
 
 
 def test_sun397_by_the_authors_lists_or_by_seed(tmp_path: Path) -> None:
@@ -113,6 +116,10 @@ def test_sun397_by_the_authors_lists_or_by_seed(tmp_path: Path) -> None:
     made = SETS["sun397"](tmp_path, False, 0)
     assert [made.fit.labels.bincount().tolist(), made.test.labels.bincount().tolist()] == [[50, 50], [50, 50]]
     assert "seed 0" in made.split
+    for name in names[102:104]:  # no list names them
+        (root / name[1:]).write_bytes(b"no image")
+    with pytest.raises(effssl.RequestError, match=r"SUN397: .*sun_102\.jpg cannot be read, nor can 1 more"):
+        SETS["sun397"](tmp_path, False, 0)
     (root / "Training_01.txt").write_text("\n".join(names[:3]))
     (root / "Testing_01.txt").write_text("\n".join(names[110:112]))
     listed = SETS["sun397"](tmp_path, False, 0)
@@ -232,6 +239,21 @@ def test_a_bad_picture_of_a_published_set_is_one_line(tmp_path: Path, encoder: L
     assert "\n" not in str(error.value)
 
 
+def test_a_bad_picture_of_one_set_costs_that_set_alone(
+    tmp_path: Path, encoder: LoadedEncoder, capsys: pytest.CaptureFixture
+) -> None:
+    kinds = {str(i): [(("cat", "dog")[i % 2], 0)] for i in range(12)}
+    write_voc(tmp_path, 2007, kinds, {"train": "0 1 2 3", "val": "4 5 6 7", "test": "8 9 10 11"})
+    pets = write_pets(tmp_path)
+    bad = pets / "images" / "Beagle_3.jpg"
+    bad.write_bytes(bad.read_bytes()[:-200])
+    for sets in ("pets,voc2007", "voc2007,pets"):
+        score = effssl.evaluate("transfer", encoder, str(tmp_path), sets=sets, grid=2, max_iter=5)
+        assert list(score.constants["sets"]) == ["voc2007"]
+        assert "pets" in score.constants["not_measured"]
+        assert f"left out: pets train: {bad} cannot be read" in capsys.readouterr().err
+
+
 def test_a_fingerprint_does_not_know_the_size(tmp_path: Path, encoder: LoadedEncoder) -> None:
     write_pets(tmp_path)
     fit = SETS["pets"](tmp_path, False, 0).fit
@@ -331,3 +353,8 @@ def test_cars_as_class_folders(encoder: LoadedEncoder, tmp_path: Path) -> None:
                 photo.crop((200 * k + 9 * i, 9 * i, 200 * k + 9 * i + 120, 9 * i + 90)).save(folder / f"{i}.jpg")
     score = effssl.evaluate("transfer", encoder, str(tmp_path), sets="cars", grid=3)
     assert score.constants["sets"]["cars"]["split"] == "train/ and test/ of the folder"
+    bad = tmp_path / "stanford_cars/test/Audi TT/1.jpg"
+    for content in (bad.read_bytes()[:-300], b"no image"):  # its header can be read; nothing can
+        bad.write_bytes(content)
+        with pytest.raises(effssl.RequestError, match=r"^cars.*: .*Audi TT/1\.jpg cannot be read$"):
+            effssl.evaluate("transfer", encoder, str(tmp_path), sets="cars", grid=3)

@@ -55,6 +55,22 @@ def test_new_scores_find_their_way_into_the_report(digits: Run, drawn: Path, tmp
     assert (run.folder / "report.html").read_text() == "somebody's own page"
 
 
+def test_a_report_of_an_earlier_epoch_is_not_mixed_with_later_scores(
+    digits: Run, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    weights, lines = run.encoder_path.read_bytes(), run.metrics_path.read_text()
+    for kept in (lines, "".join(lines.splitlines(keepends=True)[:-1])):
+        run.metrics_path.write_text(kept)
+        run.encoder_path.unlink()
+        before = run.report(images=0).read_bytes()
+        run.metrics_path.write_text(lines)  # the run went on
+        run.encoder_path.write_bytes(weights)
+        run.evaluate("knn", k=3)
+        assert (run.folder / "report.html").read_bytes() == before
+        assert "draws it anew" in capsys.readouterr().err
+
+
 def test_a_comparison_in_the_place_of_a_report_stays(digits: Run, plain: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
     page = write_report([run.folder, plain.folder], run.folder / "report.html")
@@ -246,9 +262,38 @@ def test_runs_side_by_side(digits: Run, plain: Run, desk: Path) -> None:
     assert dict(elsewhere["differences"])["data"] == places
     scores = dict(found["scores"])
     assert scores["knn, accuracy"][1] is None  # measured of one run only
+    assert not scores["knn, accuracy"][0]["best"]
+    assert sum(cell["best"] for cell in scores["kNN, validation"]) >= 1  # the same images
     assert [run["name"] for run in found["runs"]] == ["digits", "plain"]
     with pytest.raises(RequestError, match="given twice"):
         write_report([digits.folder, digits.folder])
+
+
+def test_the_best_is_among_scores_that_were_measured_alike(digits: Run, tmp_path: Path) -> None:
+    runs = [Run(shutil.copytree(digits.folder, tmp_path / name)) for name in ("a", "b")]
+    for run, lr in zip(runs, (0.1, 0.5), strict=True):
+        run.linear(epochs=1)
+        results = run.results()  # the rate is chosen: another one is no other measurement
+        results["linear epochs=1"]["constants"]["lr"] = lr
+        results["linear epochs=1"]["value"] = 100 * lr
+        run.results_path.write_text(json.dumps(results))
+
+    def cells() -> list[dict]:
+        made = write_report([run.folder for run in runs], tmp_path / "both.html")
+        found = dict(data_of(made)["scores"])["linear epochs=1, accuracy"]
+        row = made.read_text().split('<th scope="row">linear epochs=1')[1].split("</tr>")[0]
+        assert row.count("★") == sum(cell["best"] for cell in found)
+        return found
+
+    assert [cell["best"] for cell in cells()] == [False, True]
+    assert "100 test images of digits; setting cached" in cells()[0]["how"]
+    assert "lr_grid" in cells()[0]["how"]
+    whole = runs[1].results()
+    for part, key, value in (("constants", "batch", 7), ("source", "test_fingerprint", "0" * 16)):
+        other = json.loads(json.dumps(whole))
+        other["linear epochs=1"][part][key] = value
+        runs[1].results_path.write_text(json.dumps(other))
+        assert [(cell["best"], cell["alike"]) for cell in cells()] == [(False, False)] * 2
 
 
 def test_a_study(tmp_path: Path) -> None:
@@ -332,6 +377,7 @@ def test_where_things_lie_is_not_told(digits: Run, tmp_path: Path) -> None:
     found = facts(run)
     assert found["scores"][-1]["name"] == "transfer@pets, accuracy"
     assert found["scores"][-1]["how"].endswith("; split train.txt")
+    assert found["scores"][-2]["constants"][-1] == "bank train, no augmentation"
     assert (found["about"]["data"], found["config"]["data"]) == ("digits.npz", "digits.npz")
     assert found["config"]["augment.saliency"] == "maps.npz"
     assert "/home" not in json.dumps(found)
