@@ -138,7 +138,7 @@ def duplicates_(args: list[str]) -> None:
 
     groups = duplicates(**_source(parsed), threshold=parsed.threshold, **_how(parsed))
     rows = [
-        {"group": number, "do": "keep" if copy is group.keep else "duplicate"} | _row(copy)
+        {"group": number, "do": "?" if group.missing else "keep" if copy is group.keep else "duplicate"} | _row(copy)
         for number, group in enumerate(groups, 1)
         for copy in (group.keep, *group.others)
     ]

@@ -59,7 +59,7 @@ def open_gallery(data: str | Path, labels: str = "auto") -> Gallery:
     """All images of a folder, whatever its layout, or of another data set: those to train on, then those to test on."""
     if labels not in ("auto", "folders", "none"):
         raise RequestError(f"labels are auto, folders or none, not {labels!r}")
-    path = Path(data).expanduser()
+    path = Path(os.path.abspath(Path(data).expanduser()))  # features are used from other folders, too
     if str(data) and path.is_dir() and not is_pack(path):
         unreadable: list[str] = []
         # Never in memory, however small: many small images are large together, and a query is read from its file, too.

@@ -82,6 +82,30 @@ def test_duplicates_table_and_file(
     assert Path("none.csv").read_text() == "group,do,image,similarity,width,height,bytes\n"
 
 
+def test_which_to_keep_is_the_same_from_any_folder_and_unknown_without_the_files(
+    run: Path, folder: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    for name in ("here/photos", "elsewhere"):
+        Path(name).mkdir(parents=True)
+    with Image.open(folder / "china/03.png") as image:
+        image.save("here/photos/a.png")
+        image.resize((192, 192), Image.Resampling.NEAREST).save("here/photos/b.png")
+    monkeypatch.chdir("here")
+    main(["embed", str(run), "--data", "photos", "--workers", "0", "--out", "../f.npz"])
+    monkeypatch.chdir("../elsewhere")
+    args = ["duplicates", "--features", "../f.npz", "--threshold", "0.9", "--overwrite", "--out", "d.json"]
+
+    def told() -> list[tuple[str, str]]:
+        main(args)
+        return [(Path(row["image"]).name, row["do"]) for row in json.loads(Path("d.json").read_text())]
+
+    assert told() == [("b.png", "keep"), ("a.png", "duplicate")]
+    assert "not found" not in capfd.readouterr().err
+    Path("../here/photos/b.png").unlink()
+    assert {do for _, do in told()} == {"?"}
+    assert re.search(r"which to keep is not known .* \(1\), e\.g\. \S+b\.png\n", capfd.readouterr().err)
+
+
 def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture) -> None:
     main(["outliers", "--features", features, "--top", "3", "--k", "5", "--out", "o.json"])
     assert "noise.png" in capsys.readouterr().out
