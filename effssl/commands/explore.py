@@ -210,9 +210,11 @@ def _write(parsed: Explore, rows: Sequence[dict[str, Any]], title: str, columns:
     if parsed.out.endswith(".json"):
         content = json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
     elif parsed.out.endswith(".html"):
+        from effssl.explore.gallery import open_gallery
         from effssl.explore.page import gallery_page
 
-        content = gallery_page(rows, title)
+        without_files = parsed.data and rows and not os.path.isabs(rows[0]["image"])
+        content = gallery_page(rows, title, open_gallery(parsed.data, parsed.labels) if without_files else None)
     else:
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")

@@ -147,6 +147,25 @@ def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> N
     assert Path("d.html").read_text().count("class=first") == 1
 
 
+def test_a_page_shows_images_that_have_no_files_and_says_what_it_cannot_show(
+    folder: Path, in_tmp: Path, capfd: pytest.CaptureFixture
+) -> None:
+    main(["pack", str(folder / "china"), "--out", "pack"])
+    how = ["--weights", "random", "--image-size", "16", "--workers", "0"]
+    for data, size in ("digits", (144, 144)), ("pack", (96, 96)):
+        main(["outliers", "small", "--data", data, *how, "--top", "3", "--out", f"{data}.html"])
+        pictures = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', Path(f"{data}.html").read_text())
+        assert len(pictures) == 3
+        with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
+            assert shown.size == size
+            assert max(high - low for low, high in shown.getextrema()) > 50
+    assert "not found" not in capfd.readouterr().err
+    main(["embed", "small", "--data", "digits", *how, "--out", "digits.npz"])
+    main(["outliers", "--features", "digits.npz", "--top", "3", "--out", "none.html"])
+    assert Path("none.html").read_text().count("picture not found") == 3
+    assert "not found, 3 pictures of the page" in capfd.readouterr().err
+
+
 def test_a_threshold_that_tells_few_apart_is_said(features: str, capfd: pytest.CaptureFixture) -> None:
     main(["duplicates", "--features", features, "--threshold", "0.01"])
     assert "68 of 68 images hang together" in capfd.readouterr().err
