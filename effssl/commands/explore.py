@@ -138,7 +138,7 @@ def duplicates_(args: list[str]) -> None:
 
     groups = duplicates(**_source(parsed), threshold=parsed.threshold, **_how(parsed))
     rows = [
-        {"group": number, "do": "keep" if copy is group.keep else "duplicate"} | _row(copy)
+        {"group": number, "do": "?" if group.missing else "keep" if copy is group.keep else "duplicate"} | _row(copy)
         for number, group in enumerate(groups, 1)
         for copy in (group.keep, *group.others)
     ]
@@ -210,9 +210,11 @@ def _write(parsed: Explore, rows: Sequence[dict[str, Any]], title: str, columns:
     if parsed.out.endswith(".json"):
         content = json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
     elif parsed.out.endswith(".html"):
+        from effssl.explore.gallery import open_gallery
         from effssl.explore.page import gallery_page
 
-        content = gallery_page(rows, title)
+        without_files = parsed.data and rows and not os.path.isabs(rows[0]["image"])
+        content = gallery_page(rows, title, open_gallery(parsed.data, parsed.labels) if without_files else None)
     else:
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")

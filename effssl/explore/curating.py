@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +41,14 @@ class Copy:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Images that hang together: the largest one, which to keep, and the others."""
+    """Images that hang together: the largest one, which to keep, and the others.
+
+    Where files are not found, which is the largest is not known: `keep` is then no advice.
+    """
 
     keep: Copy
     others: list[Copy]
+    missing: list[str] = field(default_factory=list)  # files that are not found
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ def duplicates(
             f"{largest} of {len(embedding)} images hang together: at {threshold} this encoder tells few apart; try more"
         )
     found = [_with_largest_first(rows, embedding, device) for rows in members]
+    if missing := [name for group in found for name in group.missing]:
+        say(f"which to keep is not known where files are not found ({len(missing)}), e.g. {missing[0]}")
     return sorted(found, key=lambda group: -group.others[0].similarity)
 
 
@@ -144,7 +150,8 @@ def _with_largest_first(rows: np.ndarray, embedding: Embedding, device: torch.de
         for row, s, size in zip(rows, similar.tolist(), sizes, strict=True)
     ]
     others = [copy for i, copy in enumerate(copies) if i != kept]
-    return Duplicates(copies[kept], sorted(others, key=lambda copy: -copy.similarity))
+    missing = [] if numbered else [copy.name for copy in copies if copy.bytes is None]
+    return Duplicates(copies[kept], sorted(others, key=lambda copy: -copy.similarity), missing)
 
 
 def _size(file: Path) -> tuple[int, int, int] | None:

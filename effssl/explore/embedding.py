@@ -106,7 +106,8 @@ def embed_file(
         found = read_about(path)
         if found is None or _origin(found) != _origin(about):
             raise RequestError(
-                f"{path} holds features of another encoder or other images; choose another --out, or --overwrite"
+                f"{path} holds features of another encoder or other images, or images have changed since; "
+                "choose another --out, or --overwrite"
             )
         if _is_ours(folder):  # stopped just before its end
             with _held(folder):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from effssl.data import Images, PackedImages, open_data
+from effssl.data import FolderImages, Images, PackedImages, open_data
 from effssl.data.folder import TEST_NAMES, VALIDATION_NAMES, find_images
 from effssl.data.sets import is_pack
 from effssl.device import pick_device
@@ -47,10 +48,14 @@ class Gallery:
         return len(self.names)
 
     def fingerprint(self) -> str:
-        """A short digest of all names, sizes and labels."""
+        """A short digest of all names, sizes and labels, and of when files were last changed."""
         digest = hashlib.blake2b(digest_size=8)
         for name in self.names:
             digest.update(f"{name}\n".encode())
+        for path in (path for part in self.parts if isinstance(part, FolderImages) for path in part.paths):
+            with suppress(OSError):  # gone by now: the decoder will say so
+                about = path.stat()
+                digest.update(f"{about.st_size} {about.st_mtime_ns}\n".encode())
         digest.update(json.dumps([self.labels, *(part.fingerprint() for part in self.parts)]).encode())
         return digest.hexdigest()
 
@@ -59,7 +64,7 @@ def open_gallery(data: str | Path, labels: str = "auto") -> Gallery:
     """All images of a folder, whatever its layout, or of another data set: those to train on, then those to test on."""
     if labels not in ("auto", "folders", "none"):
         raise RequestError(f"labels are auto, folders or none, not {labels!r}")
-    path = Path(data).expanduser()
+    path = Path(os.path.abspath(Path(data).expanduser()))  # features are used from other folders, too
     if str(data) and path.is_dir() and not is_pack(path):
         unreadable: list[str] = []
         # Never in memory, however small: many small images are large together, and a query is read from its file, too.

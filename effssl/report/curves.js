@@ -116,6 +116,7 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
   picture.addEventListener("pointerup", (event) => {
     const now = place(event), from = start;
     start = null;
+    sample.setAttribute("visibility", "hidden");
     if (from !== null && Math.abs(now - from) > 12) zoom([sx.back(Math.min(from, now)), sx.back(Math.max(from, now))]);
   });
   const leave = () => { start = null; reading.hidden = true; if (cursor) { cursor.setAttribute("visibility", "hidden"); sample.setAttribute("visibility", "hidden"); } };

@@ -138,7 +138,7 @@ function drawMap(data) {
   }, { passive: false });
   const fingers = new Map();
   let moved = 0;
-  canvas.addEventListener("pointerdown", (event) => { fingers.set(event.pointerId, event); moved = 0; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointerdown", (event) => { fingers.set(event.pointerId, event); moved = 0; hover(null); canvas.setPointerCapture(event.pointerId); });
   canvas.addEventListener("pointermove", (event) => {
     const before = fingers.get(event.pointerId);
     if (!before) return hover(nearestTo(event));
@@ -160,7 +160,7 @@ function drawMap(data) {
     if (moved < 6 && found !== null) { hover(found); select(found); }
   });
   canvas.addEventListener("pointercancel", (event) => fingers.delete(event.pointerId));
-  canvas.addEventListener("pointerleave", () => hover(null));
+  canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hover(null); });  // a finger leaves after every tap
   canvas.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { selected = null; draw(); }
     if (event.key === "+" || event.key === "-") zoom(event.key === "+" ? 1.4 : 1 / 1.4, size[0] / 2, size[1] / 2);

@@ -47,7 +47,7 @@ function drawMatrix(parent, data) {
     const head = make("tr", {}, make("th", {}, "true ↓  told →"), ...data.labels.map((l) => make("th", { scope: "col" }, make("div", { class: long ? "tall" : "" }, l))));
     const rows = data.labels.map((l, a) => make("tr", {}, make("th", { scope: "row" }, l), ...data.labels.map((other, b) => {
       const v = share(a, b), text = totals[a] && v >= 0.005 ? String(Math.round(100 * v)) : "";
-      return make("td", { class: a === b ? "diagonal" : "", style: `background:rgba(var(--tint), ${(0.75 * v).toFixed(3)})`, title: `${l} told as ${other}: ${cells.get(a * n + b) || 0} of ${totals[a]}` }, text);
+      return make("td", { class: a === b ? "diagonal" : "", style: `background:rgba(var(--tint), ${(0.45 * v).toFixed(3)})`, title: `${l} told as ${other}: ${cells.get(a * n + b) || 0} of ${totals[a]}` }, text);
     })));
     parent.append(make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))), make("p", { class: "hint" }, "percent of each row"));
   } else {

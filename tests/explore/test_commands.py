@@ -82,6 +82,30 @@ def test_duplicates_table_and_file(
     assert Path("none.csv").read_text() == "group,do,image,similarity,width,height,bytes\n"
 
 
+def test_which_to_keep_is_the_same_from_any_folder_and_unknown_without_the_files(
+    run: Path, folder: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    for name in ("here/photos", "elsewhere"):
+        Path(name).mkdir(parents=True)
+    with Image.open(folder / "china/03.png") as image:
+        image.save("here/photos/a.png")
+        image.resize((192, 192), Image.Resampling.NEAREST).save("here/photos/b.png")
+    monkeypatch.chdir("here")
+    main(["embed", str(run), "--data", "photos", "--workers", "0", "--out", "../f.npz"])
+    monkeypatch.chdir("../elsewhere")
+    args = ["duplicates", "--features", "../f.npz", "--threshold", "0.9", "--overwrite", "--out", "d.json"]
+
+    def told() -> list[tuple[str, str]]:
+        main(args)
+        return [(Path(row["image"]).name, row["do"]) for row in json.loads(Path("d.json").read_text())]
+
+    assert told() == [("b.png", "keep"), ("a.png", "duplicate")]
+    assert "not found" not in capfd.readouterr().err
+    Path("../here/photos/b.png").unlink()
+    assert {do for _, do in told()} == {"?"}
+    assert re.search(r"which to keep is not known .* \(1\), e\.g\. \S+b\.png\n", capfd.readouterr().err)
+
+
 def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture) -> None:
     main(["outliers", "--features", features, "--top", "3", "--k", "5", "--out", "o.json"])
     assert "noise.png" in capsys.readouterr().out
@@ -121,6 +145,25 @@ def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> N
     assert "http" not in page.replace("http-equiv", "")
     main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.html"])
     assert Path("d.html").read_text().count("class=first") == 1
+
+
+def test_a_page_shows_images_that_have_no_files_and_says_what_it_cannot_show(
+    folder: Path, in_tmp: Path, capfd: pytest.CaptureFixture
+) -> None:
+    main(["pack", str(folder / "china"), "--out", "pack"])
+    how = ["--weights", "random", "--image-size", "16", "--workers", "0"]
+    for data, size in ("digits", (144, 144)), ("pack", (96, 96)):
+        main(["outliers", "small", "--data", data, *how, "--top", "3", "--out", f"{data}.html"])
+        pictures = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', Path(f"{data}.html").read_text())
+        assert len(pictures) == 3
+        with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
+            assert shown.size == size
+            assert max(high - low for low, high in shown.getextrema()) > 50
+    assert "not found" not in capfd.readouterr().err
+    main(["embed", "small", "--data", "digits", *how, "--out", "digits.npz"])
+    main(["outliers", "--features", "digits.npz", "--top", "3", "--out", "none.html"])
+    assert Path("none.html").read_text().count("picture not found") == 3
+    assert "not found, 3 pictures of the page" in capfd.readouterr().err
 
 
 def test_a_threshold_that_tells_few_apart_is_said(features: str, capfd: pytest.CaptureFixture) -> None:

@@ -203,6 +203,16 @@ def test_a_finished_file_is_left_alone_and_others_are_refused(
         effssl.embed(run, folder, tmp_path / "f.npz", overwrite=True, workers=0)
 
 
+def test_features_of_an_image_that_was_replaced_are_not_finished(tmp_path: Path) -> None:
+    image, out = tmp_path / "images/a.bmp", tmp_path / "f.npz"
+    image.parent.mkdir()
+    Image.new("RGB", (16, 16), "white").save(image)
+    effssl.embed("small", image.parent, out, **SMALL)
+    Image.new("RGB", (16, 16), "black").save(image)  # same name, same size, as many bytes
+    with pytest.raises(RequestError, match="images have changed since"):
+        effssl.embed("small", image.parent, out, **SMALL)
+
+
 def test_what_is_wrong_is_said_in_one_line(
     run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

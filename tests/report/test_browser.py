@@ -45,8 +45,8 @@ def visit(browser: Any) -> Iterator[Any]:
     problems: list[str] = []
     contexts = []
 
-    def opened(file: Path, width: int = 1400, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def opened(file: Path, width: int = 1400, scheme: str = "light", touch: bool = False) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=touch)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
@@ -104,6 +104,37 @@ def test_hover_shows_a_thumbnail_and_click_the_neighbors(drawn: Path, visit: Any
     assert not tip.is_visible()
 
 
+def test_a_tap_shows_a_thumbnail_until_the_next(drawn: Path, visit: Any) -> None:
+    page = visit(drawn, 360, touch=True)
+    page.touchscreen.tap(*point(page, 5))
+    assert page.locator(".tip").is_visible()
+    assert page.locator("#neighbors .near .tile").count() > 0
+    box = page.locator("#map canvas").bounding_box()
+    page.touchscreen.tap(box["x"] + 15, box["y"] + 15)  # where no image is
+    assert not page.locator(".tip").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_confusion_matrix_can_be_read(drawn: Path, visit: Any, scheme: str) -> None:
+    """Contrast as WCAG defines it, of the text and the strongest tint that a cell can have."""
+    page = visit(drawn, scheme=scheme)
+    contrast = page.evaluate("""() => {
+        const rgba = (text) => text.match(/[\\d.]+/g).map(Number);
+        const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, k) => {
+            const v = c[k] / 255;
+            return sum + w * (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4) }, 0);
+        const cells = [...document.querySelectorAll("#probe .matrix td")].filter((cell) => cell.textContent);
+        return Math.min(...cells.map((cell) => {
+            let behind = cell.parentElement;
+            while (rgba(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+            const paper = rgba(getComputedStyle(behind).backgroundColor);
+            const share = Number(cell.textContent) / 100, tint = rgba(getComputedStyle(cell).backgroundColor);
+            const strongest = (tint[3] ?? 1) / share, ink = light(rgba(getComputedStyle(cell).color));
+            const back = light(paper.slice(0, 3).map((v, k) => v + (tint[k] - v) * strongest));
+            return (Math.max(ink, back) + 0.05) / (Math.min(ink, back) + 0.05) })) }""")
+    assert contrast >= 4.5
+
+
 def test_tiles_show_pixels(drawn: Path, visit: Any) -> None:
     page = visit(drawn)
     picture = page.evaluate("getComputedStyle(document.querySelector('.tile.sample')).backgroundImage")
@@ -150,6 +181,15 @@ def test_curves_can_be_read_zoomed_and_hidden(drawn: Path, visit: Any) -> None:
     page.mouse.up()
     assert chart.locator("svg[role=img] text").all_inner_texts() != ticks
     chart.get_by_text("whole").click()
+    assert chart.locator("svg[role=img] text").all_inner_texts() == ticks
+    box = chart.locator("svg[role=img]").bounding_box()  # the click may have scrolled
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"] + 5, box["y"] + 50)
+    selection = chart.locator("svg[role=img] > rect")
+    assert selection.get_attribute("visibility") == "visible"
+    page.mouse.up()  # too short to be meant
+    assert selection.get_attribute("visibility") == "hidden"
     assert chart.locator("svg[role=img] text").all_inner_texts() == ticks
     lines = chart.locator("svg[role=img] path[fill=none]").count()
     chart.locator(".legend button").first.click()
