@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +47,14 @@ def evaluate(what: str, run: str, args: list[str]) -> None:
     settings = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(PROTOCOLS[what])}
     from effssl.device import pick_device
     from effssl.evaluation import evaluate, open_source, options_of
-    from effssl.files import write_atomically
+    from effssl.files import check_output, write_atomically
     from effssl.network.foreign import refuse_flags
     from effssl.run import Run, load
 
     options_of(what, settings)  # refuses what is out of range, before anything slow
     folder, out, data = Path(run).expanduser(), Path(parsed.out).expanduser(), parsed.data or None
-    if parsed.out and (out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK)):
-        raise RequestError(f"--out {parsed.out} cannot be written; it names a file in a folder that exists")
+    if parsed.out:
+        check_output(out, overwrite=True)
     if folder.is_dir():
         refuse_flags(run, parsed.encoder, parsed.weights, parsed.image_size)
         score = Run(folder).evaluate(what, data, parsed.device, parsed.classes, **settings)
