@@ -234,7 +234,7 @@ def _show(rows: Sequence[dict[str, Any]], title: str, without: str = "") -> None
         print(f"{title}: none")
         return
     # What all paths begin with is said once.
-    top = os.path.commonpath([os.path.dirname(row["image"]) for row in rows])
+    top = os.path.commonpath([os.path.dirname(row[key]) for row in rows for key in PATHS if key in row])
     top = f"{top}/" if top.strip("/") else ""
 
     def cell(key: str, value: Any) -> str:

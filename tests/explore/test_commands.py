@@ -85,7 +85,9 @@ def test_duplicates_table_and_file(
 
 def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture) -> None:
     main(["outliers", "--features", features, "--top", "3", "--k", "5", "--out", "o.json"])
-    assert "noise.png" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "noise.png" in shown
+    assert not re.search("│ +/", shown)  # what all paths begin with is said once, also of the nearest
     rows = json.loads(Path("o.json").read_text())
     assert [row["image"] for row in rows] == [one.name for one in effssl.outliers(features=embedding, k=5, top=3)]
     main(["subset", "--features", features, "--size", "60", "--out", "s.csv"])
