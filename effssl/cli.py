@@ -26,7 +26,7 @@ VERBS = {
         "explore:neighbors_",
         "images most similar to others: effssl neighbors RUN --data FOLDER --query IMAGE",
     ),
-    "duplicates": ("explore:duplicates_", "near-duplicates in a folder, and which to keep"),
+    "duplicates": ("explore:duplicates_", "candidates for near-duplicates in a folder, and which to keep"),
     "outliers": ("explore:outliers_", "odd images in a folder"),
     "subset": ("explore:subset_", "a diverse few of many images: effssl subset RUN --data FOLDER --size 100"),
     "sweep": ("sweep:sweep_", "try settings by their validation kNN: effssl sweep … --over lr=0.1,0.2"),

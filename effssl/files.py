@@ -6,6 +6,7 @@ import glob
 import os
 import platform
 import re
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,11 +54,22 @@ def made_beside(path: Path, new: bool = False) -> Iterator[Path]:
 
 def check_output(path: Path, overwrite: bool) -> None:
     """Refuse a file that cannot be written or, unless told otherwise, one that is there already."""
-    there = os.path.lexists(path)
-    if path.is_dir() or not os.access(path if there else path.parent, os.W_OK):
+    if path.is_dir() or not path.parent.is_dir():
         raise RequestError(f"{path} cannot be written; --out names a file in a folder that exists")
-    if there and not overwrite:
+    check_room(path.parent)
+    if os.path.lexists(path) and not overwrite:
         raise RequestError(f"{path} exists; choose another --out, or add --overwrite")
+
+
+def check_room(folder: Path) -> None:
+    """Refuse a folder that takes no files, or that cannot be made; it is tried, and nothing is left behind."""
+    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    try:
+        with tempfile.TemporaryFile(dir=there):  # permissions alone do not tell: a read-only disk, /proc
+            pass
+    except OSError as error:
+        made = "" if there == folder else f"{folder} cannot be made: "
+        raise RequestError(f"{made}{there} takes no files ({error.strerror})") from None
 
 
 def without_places(values: Mapping[str, Any]) -> dict[str, Any]:

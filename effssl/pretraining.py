@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from effssl.config import differences, read_yaml
 from effssl.errors import RequestError, RunFailed
-from effssl.files import write_atomically
+from effssl.files import check_room, write_atomically
 from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
 from effssl.run import Run
@@ -136,6 +136,8 @@ def _execute(
     going_on = (resume == "auto" or again) and there
     if not going_on:
         refuse_to_overwrite(folder)
+    if rank() == 0 and not (going_on and Run(folder).finished):
+        check_room(folder)
     opened = open_data(plan.config.data, plan.config.labels, plan.config.subset, plan.config.classes)
     listed = folder / "images.npz"
     if going_on and isinstance(opened.train, FolderImages) and listed.is_file():
@@ -156,7 +158,6 @@ def _execute(
         if run is not None and run.finished:
             plan = as_chosen(plan, run.config, free)
         else:
-            refuse_what_cannot_be_made(folder)
             display.say("timing some steps")
             plan = budget.choose(plan, opened, device, free, run.config if run is not None else None)
     if run is not None:
@@ -195,16 +196,6 @@ def _execute(
         reason = f"{error.strerror} while writing {folder}"
         raise RunFailed(f"{reason}; the last checkpoint is intact: make room and go on with --resume auto") from error
     return run, opened
-
-
-def refuse_what_cannot_be_made(folder: Path) -> None:
-    """Say so before minutes are spent, not after; nothing is left behind."""
-    if not folder.exists():
-        try:
-            folder.mkdir(parents=True)
-            folder.rmdir()
-        except OSError as error:
-            raise RequestError(f"the run folder {folder} cannot be made: {error.strerror}") from None
 
 
 def refuse_to_overwrite(folder: Path) -> None:

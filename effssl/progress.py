@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -31,7 +32,6 @@ class _Persistent(Console):
 
 
 err = _Persistent(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False, soft_wrap=True)
 
 
 def say(line: str) -> None:
@@ -108,13 +108,17 @@ def counter(text: str, total: int) -> Iterator[Callable[[int], None]]:
     yield advance
 
 
-def table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a result table on stdout."""
+def screen_width() -> int:
+    """Characters in a line of stdout."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], left: Collection[str] = ()) -> None:
+    """Print a result table on stdout; its first column and those named `left` are words, the others numbers."""
     grid = Table(title=title, title_justify="left", title_style="bold")
     for i, name in enumerate(header):
         # Folded, because half of a path is of no use.
-        grid.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+        grid.add_column(name, justify="left" if i == 0 or name in left else "right", overflow="fold")
     for row in rows:
         grid.add_row(*row)
-    console = out if sys.stdout.isatty() else Console(width=120, highlight=False)
-    console.print(grid)
+    Console(width=screen_width(), highlight=False).print(grid)

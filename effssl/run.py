@@ -6,6 +6,8 @@ checkpoint.pt        where to go on (checkpoint.previous.pt: the one before)
 encoder.safetensors  the trained encoder with its preprocessing
 results.json         scores, each with its protocol
 report.html          all of it to look at
+images.npz           of a folder of images, which ones it is trained on (unreadable.txt: which ones it is not)
+lock                 which process trains here, or did last
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import yaml
 
 from effssl.config import Config, build, config_type, read_yaml, to_dict, written_by
 from effssl.errors import RequestError
-from effssl.files import locked, whole_path, write_atomically
+from effssl.files import check_room, locked, whole_path, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -209,8 +211,7 @@ class Run:
 
         changed = changed_options(what, settings)  # also refuses what is not known, before anything slow
         changed += [f"classes={whole_path(classes)}"] if classes else []
-        if not os.access(self.folder, os.W_OK):
-            raise RequestError(f"the score cannot be added to {self.folder}: the folder is not writable")
+        check_room(self.folder)  # a score is added to results.json
         with self._adding():
             self._stored()  # what will not work is said before anything slow
         source = open_source(what, settings, data, self, classes)

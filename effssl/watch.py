@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -72,6 +76,21 @@ def last_sign(folder: Path) -> float:
     return max(0.0, time.time() - max(times, default=0.0))
 
 
+def is_gone(folder: Path) -> bool:
+    """Whether the process that trained here is known to have ended: it was on this machine and is no more."""
+    lock = folder / "lock"
+    found = re.match(r"process (\d+) on (.*), started by", lock.read_text()) if lock.is_file() else None
+    if not found or found[2] != platform.node():
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # somebody else's
+        pass
+    return False
+
+
 def picture(run: Run, width: int = 80) -> Panel:
     """One look at a run."""
     lines, config, finished = run.metrics(), run.config, run.finished
@@ -83,34 +102,39 @@ def picture(run: Run, width: int = 80) -> Panel:
     else:
         icon, color = WORDS.get(told["verdict"], ("…", "yellow"))
         verdict = Text.assemble((f"{icon} {told['verdict']}", f"bold {color}"), f"  {told['why']}")
-    state = f"epoch {done} of {config.epochs}" + (f" within {config.budget}" if config.budget else "")
-    left = time_left(lines, config.epochs, silent)
+    epochs = done if finished else config.epochs  # a time budget may have ended it earlier or later than was planned
+    within = f" within {config.budget}" if config.budget else ""
+    state = f"epoch {done} of {'about ' if within and not finished else ''}{epochs}{within}"
+    left = time_left(lines, epochs, silent)
     if finished:
         state += ", finished"
+    elif is_gone(run.folder) and not run.finished:  # it may have finished just now
+        state = f"stopped after {state}; go on with --resume auto"
     elif silent > SILENT:
         state += f", no sign of life for {duration(silent)}: stopped, or in a long epoch"
     elif left is not None:
         state += f", about {duration(left)} left"
-    bar = ProgressBar(
-        total=max(1, config.epochs), completed=config.epochs if finished else done, width=min(60, width - 6)
-    )
+    bar = ProgressBar(total=max(1, epochs), completed=done, width=min(60, width - 6))
     return Panel(
-        Group(head, verdict, Text(state), bar, figures(lines, max(10, min(60, width - 46)))),
+        Group(head, verdict, Text(state), Padding(bar, 0), figures(lines, width - 4)),  # a bar alone ends no line
         title=str(run.folder), title_align="left", width=width,
     )  # fmt: skip
 
 
 def figures(lines: list[dict[str, Any]], width: int) -> Table:
-    """Every curve as a line of text, with its first and last value."""
+    """Every curve as a line of text, with its first and last value, not wider than `width`."""
     grid = Table(box=None, show_header=True, header_style="dim", pad_edge=False)
     for name, side in (("", "left"), ("first", "right"), ("", "left"), ("last", "right")):
         grid.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
-    found = curves(lines)
+    found, rows = curves(lines), []
     for chart in found["charts"]:
         for key in chart["keys"]:
             known = [value for value in found["columns"][key] if value is not None]
             name = chart["title"] if len(chart["keys"]) == 1 else f"{chart['title']}, {found['names'][key]}"
-            grid.add_row(Text(name), f"{known[0]:.4g}", sparkline(known, width), f"{known[-1]:.4g}")
+            rows.append((name, f"{known[0]:.4g}", known, f"{known[-1]:.4g}"))
+    words = sum(max([len("first"), *(len(row[i]) for row in rows)]) for i in (0, 1, 3))
+    for name, first, known, last in rows:
+        grid.add_row(Text(name), first, sparkline(known, max(5, min(60, width - words - 6))), last)
     return grid
 
 

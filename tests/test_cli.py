@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,30 @@ def test_train_evaluate_from_the_command_line(tmp_path: Path) -> None:
     again = effssl("pretrain", "--data", "digits", "--epochs", "2", "--out", "run", cwd=tmp_path)
     assert again.returncode == 2
     assert "exists and is finished" in again.stderr
+
+
+def test_without_labels_the_next_step_needs_none(
+    in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("EFFSSL_REPORT", "on")
+    np.save("my images.npy", np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8))
+    args = [
+        "--data",
+        "my images.npy",
+        "--objective",
+        "simsiam",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "16",
+        "--out",
+        "my run",
+    ]
+    main(["pretrain", *args])
+    said = capsys.readouterr().out
+    assert "next: open 'my run/report.html', or effssl outliers" in said
+    main(shlex.split(said)[shlex.split(said).index("effssl") + 1 :])  # as it is told
+    assert "odd images" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -132,6 +157,36 @@ def test_a_mistake_gets_one_line_and_exit_code_2(
     assert len(lines) == 1
     assert says in lines[0]
     assert sorted(path for path in bad_folders.rglob("*")) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder that even root cannot write to")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["pretrain", "--data", "nowhere", "--out", "/proc/x"],
+        ["pretrain", "--data", "nowhere", "--budget", "1m", "--out", "/proc/x/y"],
+        ["sweep", "--data", "digits", "--over", "lr=0.1", "--out", "/proc/x"],
+        ["study", "run", "E06", "--scale", "smoke", "--out", "/proc/x"],
+        ["pack", "broken", "--out", "/proc/x"],
+        ["eval", "knn", "small", "--weights", "random", "--data", "nowhere", "--out", "/proc/x.json"],
+        ["embed", "small", "--weights", "random", "--data", "nowhere", "--out", "/proc/x.csv"],
+        ["outliers", "small", "--weights", "random", "--data", "nowhere", "--out", "/proc/x.csv"],
+        ["export", "missing", "--to", "pt2", "--out", "/proc/x.pt2"],
+        ["import", "missing.pth", "--encoder", "resnet18", "--out", "/proc/x.safetensors"],
+    ],
+    ids=lambda args: args[0],
+)
+def test_a_place_that_takes_no_files_is_noticed_before_anything_else(
+    args: list[str], bad_folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(bad_folders)  # data and encoders are missing, too, which would be said if they were looked for
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("effssl: ")
+    assert "/proc takes no files" in said
+    assert said.count("\n") == 1
 
 
 def test_a_mistyped_flag_gets_the_nearest_right_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -40,8 +41,42 @@ def test_one_look(run: Run, capsys: pytest.CaptureFixture) -> None:
     assert "all the same [/]" in text  # not taken for markup
     assert "epoch 4 of 10, about 3 min 00 s left" in text
     assert "█▆▅▃▁" in text.replace("▂", "▁")
+    heading = next(line for line in text.splitlines() if "first" in line)
+    assert "last" in heading
+    assert "━" not in heading  # the bar has a line of its own
     run.encoder_path.write_bytes(b"")
     assert "finished" in shown(run, capsys)
+
+
+def test_nothing_is_cut_at_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for epoch in range(5, 90):
+        run.log({"epoch": epoch, "rank_h": 1e-5 * epoch, "rank_z": 1.2345e-5 * epoch, "loss/rotation": 0.1})
+    text = shown(run, capsys)
+    assert "…" not in text.split("first")[1]
+    assert "Effective rank, projections z" in text
+
+
+def test_a_run_that_was_stopped(run: Run, capsys: pytest.CaptureFixture) -> None:
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE, text=True)
+    here = f"on {platform.node()}, started by 1\n"
+    (run.folder / "lock").write_text(f"process {ended.stdout.strip()} {here}")
+    assert "stopped after epoch 4 of 10; go on with --resume auto" in shown(run, capsys)
+    (run.folder / "lock").write_text(f"process {os.getpid()} {here}")
+    assert "stopped after" not in shown(run, capsys)
+    (run.folder / "lock").write_text(f"process {ended.stdout.strip()} on another-machine, started by 1\n")
+    assert "stopped after" not in shown(run, capsys)
+    run.encoder_path.write_bytes(b"")
+    (run.folder / "lock").write_text(f"process {ended.stdout.strip()} {here}")
+    assert "stopped after" not in shown(run, capsys)
+
+
+def test_a_time_budget_ends_when_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = Run.create(tmp_path / "run", Config(data="digits", epochs=10, budget="1m"))
+    run.log({"epoch": 7, "seconds": 30.0, "loss": 1.0})
+    assert "epoch 7 of about 10 within 1m" in shown(run, capsys)
+    run.encoder_path.write_bytes(b"")
+    assert "epoch 7 of 7 within 1m, finished" in shown(run, capsys)
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

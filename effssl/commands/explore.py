@@ -18,6 +18,8 @@ from effssl.evaluation.options import Which
 from effssl.files import check_output, write_atomically
 
 SHOWN = 50  # rows of a table on the screen; a file has them all
+PATHS, SIZES = ("image", "nearest"), ("width", "height", "bytes")
+NARROWEST = 20  # characters that a path keeps
 HOW = ("labels", "encoder", "weights", "image_size", "device", "batch", "workers")
 
 
@@ -72,10 +74,10 @@ class NeighborsOf(Explore):
 
 @dataclass(frozen=True)
 class DuplicatesIn(Explore):
-    """Groups of near-duplicates, and which of each to keep: the largest. Nothing is deleted."""
+    """Groups of candidates for near-duplicates, and which of each to keep: the largest. Nothing is deleted."""
 
     threshold: float = 0.97
-    """cosine similarity from which on two images are near-duplicates"""
+    """cosine similarity from which on two images are candidates"""
 
 
 @dataclass(frozen=True)
@@ -138,12 +140,12 @@ def duplicates_(args: list[str]) -> None:
 
     groups = duplicates(**_source(parsed), threshold=parsed.threshold, **_how(parsed))
     rows = [
-        {"group": number, "do": "?" if group.missing else "keep" if copy is group.keep else "duplicate"} | _row(copy)
+        {"group": number, "do": "?" if group.missing else "keep" if copy is group.keep else "candidate"} | _row(copy)
         for number, group in enumerate(groups, 1)
         for copy in (group.keep, *group.others)
     ]
     extra = sum(len(group.others) for group in groups)
-    title = f"{len(groups)} groups of near-duplicates, {extra} images more than needed"
+    title = f"candidates for near-duplicates: {len(groups)} groups, {extra} images beside those to keep"
     if rows:
         _show(rows, title)
     else:
@@ -233,19 +235,47 @@ def _show(rows: Sequence[dict[str, Any]], title: str, without: str = "") -> None
     if not rows:
         print(f"{title}: none")
         return
-    empty = {key for key in rows[0] if all(row[key] is None for row in rows)}  # labels that nobody knows
-    header = [key for key in rows[0] if key not in empty and key != without]
     # What all paths begin with is said once.
-    top = os.path.commonpath([os.path.dirname(row["image"]) for row in rows])
+    top = os.path.commonpath([os.path.dirname(row[key]) for row in rows for key in PATHS if key in row])
     top = f"{top}/" if top.strip("/") else ""
 
     def cell(key: str, value: Any) -> str:
-        if isinstance(value, float):
-            return f"{value:.4f}"
-        text = "" if value is None else str(value)
-        return escape(text.removeprefix(top) if key in ("image", "nearest") else text)
+        text = f"{value:.4f}" if isinstance(value, float) else "" if value is None else str(value)
+        return text.removeprefix(top) if key in PATHS else text
 
+    shown = rows[:SHOWN]
+    columns = {key: [cell(key, row[key]) for row in shown] for key in rows[0] if key != without}
+    columns = {key: cells for key, cells in columns.items() if any(cells)}  # labels may be what nobody knows
+    _fit(columns)
     named = f"{escape(title)}{f' (below {escape(top)})' if top else ''}"
-    table(named, header, [[cell(key, row[key]) for key in header] for row in rows[:SHOWN]])
+    lines = [[escape(cells[i]) for cells in columns.values()] for i in range(len(shown))]
+    table(named, columns, lines, left=(*PATHS, "label", "do"))
     if len(rows) > SHOWN:
         print(f"… and {len(rows) - SHOWN} more; --out FILE.csv writes all")
+
+
+def _fit(columns: dict[str, list[str]]) -> None:
+    """Make a table as narrow as the screen: sizes of files are left out, then long paths lose their middle."""
+    from effssl.progress import screen_width
+
+    paths = [key for key in PATHS if key in columns]
+
+    def room() -> int:
+        others = [max(map(len, (key, *cells))) for key, cells in columns.items() if key not in paths]
+        return (screen_width() - 3 * len(columns) - 1 - sum(others)) // len(paths)  # 3 for a line and two spaces
+
+    if max(len(text) for key in paths for text in columns[key]) > room():
+        for key in SIZES:
+            columns.pop(key, None)
+    for key in paths:
+        columns[key] = [_shortened(text, max(NARROWEST, room())) for text in columns[key]]
+
+
+def _shortened(text: str, most: int) -> str:
+    """A path without its middle; of its end, which tells more, twice as much is kept as of its beginning.
+
+    >>> _shortened("holidays/2019/in the mountains/IMG_0001.jpg", 20)
+    'holida…/IMG_0001.jpg'
+    """
+    start = (most - 1) // 3
+    return text if len(text) <= most else f"{text[:start]}…{text[start + 1 - most :]}"

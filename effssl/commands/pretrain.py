@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -55,8 +56,12 @@ def pretrain_(args: list[str]) -> None:
         parsed.tensorboard,
     )  # fmt: skip
     if not parsed.quiet and os.environ.get("RANK", "0") == "0":
-        measurable = "knn" in run.metrics()[-1]
-        use = f"effssl eval knn {run.folder}" if measurable else f'encoder = effssl.load("{run.folder}") in Python'
+        folder, report = shlex.quote(str(run.folder)), run.folder / "report.html"
+        if "knn" in run.metrics()[-1] and run.config.labels != "folders":  # sub-folders alone hold no test images
+            use = f"effssl eval knn {folder}"
+        else:
+            look = f"open {shlex.quote(str(report))}, or " if report.is_file() else ""
+            use = f"{look}effssl outliers {folder} --data {shlex.quote(parsed.data or run.config.data)}"
         print(f"done: {run.folder}   next: {use}")
 
 

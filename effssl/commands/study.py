@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from effssl.errors import RequestError, RunFailed, did_you_mean
+from effssl.files import check_room
 
 
 def study_(args: list[str]) -> None:
@@ -66,6 +67,7 @@ def study_run(
     if seeds < 1 or jobs < 0:
         raise RequestError("--seeds is at least 1 and --jobs at least 0")
     about, folder = load(name), Path(out)
+    check_room(folder)
     outcomes = run_study(about, scale, seeds, jobs, folder, Sources(images, voc, sets, maps))
     command = f"effssl study run {about.name} --scale {scale} --seeds {seeds} --jobs {jobs}"
     given = {"images": images, "voc": voc, "sets": sets, "maps": maps}

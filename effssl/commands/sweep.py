@@ -9,6 +9,7 @@ from typing import Literal
 from effssl.commands.pretrain import Pretrain, given
 from effssl.config import merge, read_yaml
 from effssl.errors import RequestError
+from effssl.files import check_room
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def sweep_(args: list[str]) -> None:
     if parsed.tensorboard:
         raise RequestError("a sweep writes no event files; --tensorboard goes with effssl pretrain")
     out, ranges = Path(parsed.out or "sweeps/first"), [parse_range(text) for text in parsed.over]
+    check_room(out)
     file = read_yaml(Path(parsed.config)) if parsed.config else {}
     flags = merge({key: value for key, value in file.items() if key != "versions"}, given(parsed, args))
     trials = run_sweep(flags, ranges, out, parsed.search, parsed.trials, parsed.jobs, parsed.prune)

@@ -31,7 +31,7 @@ from effssl.data.decoding import FORK, MARGIN, begin_worker, started
 from effssl.data.folder import decode
 from effssl.data.sets import Data, FolderImages, PackedImages, is_pack
 from effssl.errors import RequestError, RunFailed
-from effssl.files import locked, sweep, write_atomically
+from effssl.files import check_room, locked, sweep, write_atomically
 from effssl.progress import counter, say
 
 FORMAT = "effssl pack 1"
@@ -74,6 +74,7 @@ def pack(
     target = Path(out).expanduser() if out else root.resolve().with_name(f"{root.resolve().name}.pack")
     if target.resolve() == root.resolve() or root.resolve() in target.resolve().parents:
         raise RequestError(f"{target} lies inside the folder that is packed; choose another --out")
+    check_room(target)
     write_pack(open_data(str(root), labels, classes=classes), root, target, short_side, workers)
     return target
 

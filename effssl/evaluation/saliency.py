@@ -13,6 +13,7 @@ from effssl.augment.crop import resize
 from effssl.data import Data
 from effssl.data.loader import clean_batches, whole_boxes
 from effssl.errors import RequestError
+from effssl.files import check_output
 from effssl.progress import counter
 from effssl.run import Run
 
@@ -32,6 +33,7 @@ def saliency_maps(run: Run, data: Data, out: str | Path, target: str = "label") 
     out, labels = Path(out), data.train.labels
     if out.exists():
         raise RequestError(f"{out} exists; choose another --out")
+    check_output(out, overwrite=True)
     if labels is None:
         raise RequestError(f"{data.name} has no labels, which Grad-CAM needs")
     encoder, classifier, classes = run.encoder(), run.classifier(), len(data.train.classes)

@@ -16,7 +16,7 @@ from effssl.evaluation.knn import nearest
 from effssl.explore.embedding import Encoder, Source, features_of
 from effssl.explore.feature_files import Embedding
 from effssl.explore.gallery import Encoding
-from effssl.explore.similarity import BLOCK, blocks, nearest_others, pairs_above, unit
+from effssl.explore.similarity import BLOCK, blocks, nearest_others, pairs_above, typical_similarity, unit
 from effssl.progress import counter, say
 from effssl.randomness import generator
 
@@ -30,7 +30,7 @@ LOOKED_AT = 1024  # candidates of a subset whose distances are brought up to dat
 
 @dataclass(frozen=True)
 class Copy:
-    """One of several near-duplicates; similarity to the one to keep, and its size where its file is found."""
+    """One of several that may be near-duplicates; similarity to the one to keep, and its size where it has a file."""
 
     name: str
     similarity: float
@@ -108,7 +108,10 @@ def duplicates(
     threshold: float = 0.97,
     **how: Unpack[Encoding],
 ) -> list[Duplicates]:
-    """Groups of images connected by similarities of at least the threshold, the most alike first; which to keep."""
+    """Candidates: groups of images connected by similarities of at least the threshold, the most alike first.
+
+    Also said is how similar an image's nearest other one usually is: a threshold near that finds more than duplicates.
+    """
     if not 0 < threshold <= 1:
         raise RequestError(f"threshold is {threshold}; it must be above 0 and at most 1")
     embedding = features_of(run, data, features, how)
@@ -126,10 +129,22 @@ def duplicates(
         say(
             f"{largest} of {len(embedding)} images hang together: at {threshold} this encoder tells few apart; try more"
         )
+    if len(embedding) > 1:
+        _say_what_is_usual(typical_similarity(embedding.features, device), threshold)
     found = [_with_largest_first(rows, embedding, device) for rows in members]
     if missing := [name for group in found for name in group.missing]:
         say(f"which to keep is not known where files are not found ({len(missing)}), e.g. {missing[0]}")
     return sorted(found, key=lambda group: -group.others[0].similarity)
+
+
+def _say_what_is_usual(similarity: float, threshold: float) -> None:
+    """To an encoder that has learned little, all images are alike: then what is found are no duplicates."""
+    say(f"the nearest other image has a similarity of {similarity:.4f} (median)")
+    if threshold - similarity < 1 - threshold:
+        say(
+            f"a threshold of {threshold} is near that or below it, so many candidates may only look alike to this "
+            f"encoder; raise --threshold, to {1 - (1 - similarity) / 4:.4g} for example, or train longer"
+        )
 
 
 def _with_largest_first(rows: np.ndarray, embedding: Embedding, device: torch.device) -> Duplicates:
@@ -144,7 +159,7 @@ def _with_largest_first(rows: np.ndarray, embedding: Embedding, device: torch.de
     center, some = unit(embedding.features[rows[kept]][None], device), max(1, BLOCK // embedding.features.shape[1])
     similar = torch.cat(
         [unit(embedding.features[rows[i : i + some]], device) @ center[0] for i in range(0, len(rows), some)]
-    )
+    ).clamp(max=1)
     copies = [
         Copy(embedding.names[row], s, *((size[1], size[0], size[2]) if size else (None, None, None)))
         for row, s, size in zip(rows, similar.tolist(), sizes, strict=True)

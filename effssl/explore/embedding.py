@@ -29,7 +29,7 @@ from effssl.explore.feature_files import (
     write_features,
 )
 from effssl.explore.gallery import Encoding, Gallery, encoder_digest, open_encoder, open_gallery
-from effssl.files import locked, sweep, write_atomically
+from effssl.files import check_room, locked, sweep, write_atomically
 from effssl.network.loaded import LoadedEncoder
 from effssl.progress import counter, say
 from effssl.run import Run
@@ -100,6 +100,8 @@ def embed_file(
         raise RequestError(f"{path} is a folder; --out names a file")
     if path.exists() and not overwrite and read_about(path) is None:
         raise RequestError(f"{path} exists and is not from effssl embed; choose another --out, or --overwrite")
+    if overwrite or not path.exists():
+        check_room(path.parent)
     encoder, gallery, about = _opened(run, data, how)
     folder = path.with_name(f"{path.name}.part")
     if path.exists() and not overwrite:

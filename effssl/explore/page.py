@@ -21,8 +21,9 @@ from effssl.report.page import POLICY
 
 SIDE = 144  # of the pictures on the page
 MOST = 1000  # pictures on a page: more would be too much for a browser
-STYLE = """body{font:14px sans-serif;margin:2em} section{display:flex;flex-wrap:wrap;gap:12px}
-figure{margin:0;width:150px} figcaption{font-size:12px;overflow-wrap:anywhere} img{max-width:144px;max-height:144px}
+STYLE = """:root{color-scheme:light dark} body{font:16px/1.4 system-ui,sans-serif;margin:1rem;overflow-wrap:anywhere}
+h1{font-size:1.4rem} h2{font-size:1.05rem;margin:1.4rem 0 .5rem} section{display:flex;flex-wrap:wrap;gap:1rem}
+figure{margin:0;width:10rem;max-width:calc(50% - .5rem)} figcaption{font-size:.85rem} img{max-width:100%}
 .first img{outline:3px solid #2a7} .none{border:1px dashed;padding:3em 1em;text-align:center}"""
 NONE = "<div class=none>picture not found</div>"
 Places = Mapping[str, tuple[Images, int]]  # of images that are not in files of their own: a set, and the row in it
@@ -41,22 +42,23 @@ def gallery_page(rows: Sequence[Mapping[str, Any]], title: str, gallery: Gallery
             of_group = list(group)
             figures = [_figure(key, ["query"], True, places)] if "query" in of_group[0] else []
             figures += [_figure(row["image"], _facts(row), row.get("do") == "keep", places) for row in of_group]
-            heading = "" if key is None else f"<h2>{escape(str(key))}</h2>"
+            heading = "" if key is None else f"<h2>{'group ' if 'group' in of_group[0] else ''}{escape(str(key))}</h2>"
             sections.append(f"{heading}<section>{''.join(figures)}</section>")
             advance(len(of_group))
     more = f"<p>… and {len(rows) - MOST} more, which a .csv file has</p>" if len(rows) > MOST else ""
-    head = f'<meta charset="utf-8">{POLICY}<title>{escape(title)}</title><style>{STYLE}</style>'
+    narrow = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f'<meta charset="utf-8">{POLICY}{narrow}<title>{escape(title)}</title><style>{STYLE}</style>'
     body = f"<h1>{escape(title)}</h1>{''.join(sections)}{more}"
     if lost := body.count(NONE):
         say(f"not found, {lost} pictures of the page; are the files still there? images without files need --data")
-    return f"<!doctype html><html><head>{head}</head><body>{body}</body></html>\n"
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
 def _facts(row: Mapping[str, Any]) -> Iterable[str]:
     left_out = ("image", "query", "group", "nearest", None)
     for key, value in row.items():
         if key not in left_out and value is not None:
-            yield f"{key} {value:.4f}" if isinstance(value, float) else f"{key} {value}"
+            yield value if key == "do" else f"{key} {value:.4f}" if isinstance(value, float) else f"{key} {value}"
 
 
 def _figure(name: str, facts: Iterable[str], first: bool, places: Places) -> str:

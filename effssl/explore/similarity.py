@@ -10,6 +10,7 @@ from torch import Tensor
 
 from effssl.errors import RequestError
 from effssl.evaluation.knn import nearest
+from effssl.randomness import generator
 
 BLOCK = 1 << 23  # numbers of features held at a time: 32 MiB
 QUERIES = 2048  # images that are compared with all others at a time
@@ -40,7 +41,7 @@ def nearest_among(query: Tensor, features: np.ndarray, k: int) -> tuple[Tensor, 
         values, index = torch.cat([values, more], 1), torch.cat([index, rows + start], 1)
         values, order = values.sort(dim=1, descending=True, stable=True)  # of equals the first
         values, index = values[:, :k], index.gather(1, order[:, :k])
-    return values, index
+    return values.clamp(max=1), index  # rounding makes some a little more than 1
 
 
 def nearest_others(features: np.ndarray, k: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -51,6 +52,14 @@ def nearest_others(features: np.ndarray, k: int, device: torch.device) -> Iterat
         own = index == torch.arange(start, start + len(block), device=device)[:, None]
         own[~own.any(1), -1] = True  # so many others are exactly as similar that it is not among them itself
         yield values[~own].view(-1, k), index[~own].view(-1, k)
+
+
+def typical_similarity(features: np.ndarray, device: torch.device) -> float:
+    """How similar an image's nearest other one is: the median over the images, or over some of very many."""
+    rows = torch.randperm(len(features), generator=generator(0, "typical similarity"))[:QUERIES].sort().values
+    values, index = nearest_among(unit(features[rows.numpy()], device), features, 2)
+    first_is_itself = index[:, 0] == rows.to(device)
+    return float(torch.where(first_is_itself, values[:, 1], values[:, 0]).median())
 
 
 def pairs_above(

@@ -17,18 +17,16 @@ def card(loaded: LoadedEncoder, made: Made, file: str, to: str, run: Run | None)
     takes = f"float32 images N×3×{size}×{size} in [0, 1]" if made.normalizes else f"normalized images N×3×{size}×{size}"
     if to == "safetensors":
         takes = "images N×3×H×W of any size, uint8 or float in [0, 1], and does the rest itself"
-    usage = [*made.code, *([] if to in ("onnx", "pt2") else ["model.eval()"]), "features = model(images)"]
     parts = [
         f"# {file}\n",
         f"An image encoder, {about['encoder']}, {loaded.dim} features per image, for {to}. "
         f"Made by effssl {versions()['effssl']}; "
         f"fingerprint of the weights {loaded.fingerprint()}. {made.checked}\n",
-        "## How to load it\n",
-        "```python\n" + "\n".join(usage) + "\n```\n",
-        f"`model` takes {takes}.\n",
+        "## How to use it\n",
+        f"```python\n{_code(loaded, made, to)}\n```\n",
+        f"The encoder takes {takes}.\n",
         "## Preprocessing\n",
         _table(_preprocessing(loaded, made.normalizes)),
-        *(_transform(loaded, to) if to != "safetensors" else []),
         "## Training\n",
         _table(_training(about, run)),
         "## Scores\n",
@@ -55,16 +53,37 @@ def _preprocessing(loaded: LoadedEncoder, inside: bool) -> dict[str, str]:
     }
 
 
-def _transform(loaded: LoadedEncoder, to: str) -> list[str]:
-    """The same as code, for a PIL image."""
-    if to == "timm":
-        lines = ["transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"]
+def _code(loaded: LoadedEncoder, made: Made, to: str) -> str:
+    """From a photograph to its features, as it can be pasted into Python."""
+    lines = [*made.code, "from PIL import Image"]
+    if to == "safetensors":
+        lines.append('features = model.embed([Image.open("photo.jpg")])')
+    elif to == "onnx":  # those who use it may not have torch
+        size, cut = loaded.size, (1 - loaded.share) / 2  # off each side
+        lines += [
+            "import numpy",
+            "from PIL import ImageOps",
+            'image = Image.open("photo.jpg").convert("RGB")',
+            f"image = ImageOps.fit(image, ({size}, {size}), Image.Resampling.{loaded.filter.upper()}, bleed={cut:g})",
+            "images = numpy.asarray(image, numpy.float32).transpose(2, 0, 1)[None] / 255",
+            'features = session.run(None, {"images": images})[0]',
+        ]
     else:
-        lines = _torchvision_transform(loaded, normalize=to == "torchvision")
-    return ["For a PIL image:\n", "```python\n" + "\n".join(lines) + "\n```\n"]
+        lines += [
+            *_transform(loaded, to),
+            'images = transform(Image.open("photo.jpg").convert("RGB"))[None]',
+            "with torch.inference_mode():",
+            "    features = model(images)",
+        ]
+    imports = sorted(
+        (line for line in lines if line.startswith(("import ", "from "))), key=lambda line: line.split()[1]
+    )
+    return "\n".join([*imports, "", *(line for line in lines if line not in imports)])
 
 
-def _torchvision_transform(loaded: LoadedEncoder, normalize: bool) -> list[str]:
+def _transform(loaded: LoadedEncoder, to: str) -> list[str]:
+    if to == "timm":
+        return ["transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"]
     size, resize = loaded.size, round(loaded.size / loaded.share)
     steps = [
         "v2.ToImage()",
@@ -72,10 +91,9 @@ def _torchvision_transform(loaded: LoadedEncoder, normalize: bool) -> list[str]:
         f"v2.CenterCrop({size})",
         "v2.ToDtype(torch.float32, scale=True)",
     ]
-    if normalize:
+    if to == "torchvision":
         steps.append(f"v2.Normalize({list(loaded.about['mean'])}, {list(loaded.about['std'])})")
-    lines = [f"    {step}," for step in steps]
-    return ["import torch", "from torchvision.transforms import v2", "", "transform = v2.Compose([", *lines, "])"]
+    return ["from torchvision.transforms import v2", "transform = v2.Compose([", *(f"    {s}," for s in steps), "])"]
 
 
 def _training(about: dict[str, Any], run: Run | None) -> dict[str, str]:

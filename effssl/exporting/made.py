@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Made:
-    """The bytes of a file, the code that loads it as `model`, and what `model` takes."""
+    """The bytes of a file, the code that loads it as `model` (ONNX: as `session`), and what that takes."""
 
     content: bytes
     code: list[str]

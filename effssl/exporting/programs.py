@@ -46,7 +46,7 @@ def pt2(loaded: LoadedEncoder, file: str) -> Made:
         torch.export.save(program, content, extra_files={"effssl.json": json.dumps(loaded.about)})
         content.seek(0)
         run = torch.export.load(content).module()
-    code = ["import torch", "", f'model = torch.export.load("{file}").module()']
+    code = ["import torch", f'model = torch.export.load("{file}").module()']
     return Made(content.getvalue(), code, normalizes=True, checked=_compare(loaded, run))
 
 
@@ -73,12 +73,7 @@ def onnx(loaded: LoadedEncoder, file: str) -> Made:
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
-    code = [
-        "import onnxruntime",
-        "",
-        f'session = onnxruntime.InferenceSession("{file}")',
-        'model = lambda images: session.run(None, {"images": images})[0]  # NumPy arrays, float32',
-    ]
+    code = ["import onnxruntime", f'session = onnxruntime.InferenceSession("{file}")']
     return Made(content, code, normalizes=True, checked=_compare(loaded, run))
 
 

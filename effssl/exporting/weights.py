@@ -41,11 +41,11 @@ def torchvision(loaded: LoadedEncoder, file: str) -> Made:
         [
             "import torch",
             "import torchvision",
-            "",
             f'model = torchvision.models.get_model("{name}", weights=None{_written(arguments)})',
             *(SMALL_STEM if _small_stem(loaded) else []),
             f"model.{_classifier(loaded.backbone)} = torch.nn.Identity()",
             f'model.load_state_dict(torch.load("{file}", weights_only=True))',
+            "model.eval()",
         ],
     )
 
@@ -70,14 +70,14 @@ def timm(loaded: LoadedEncoder, file: str) -> Made:
         ]
     else:
         make = [f'model = timm.create_model("{name}", {arguments}, checkpoint_path="{file}")']
-    imports = ["import timm", *(["import torch"] if _small_stem(loaded) else [])]
-    return Made(save(_tensors(loaded)), [*imports, "", preprocessing, *make])
+    code = ["import timm", "import torch", preprocessing, *make, "model.eval()"]
+    return Made(save(_tensors(loaded)), code)
 
 
 def safetensors(loaded: LoadedEncoder, file: str) -> Made:
     """Weights and preprocessing as effssl itself reads them."""
     content = dump_encoder(loaded.encoder, loaded.about)
-    return Made(content, ["import effssl", "", f'model = effssl.load("{file}")'], normalizes=True)
+    return Made(content, ["import effssl", f'model = effssl.load("{file}")'], normalizes=True)
 
 
 def _tensors(loaded: LoadedEncoder) -> dict[str, Tensor]:

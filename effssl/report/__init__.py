@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from effssl import __version__
 from effssl.errors import RequestError, RunFailed
-from effssl.files import write_atomically
+from effssl.files import check_room, write_atomically
 from effssl.progress import say
 from effssl.report.page import MARK, data_of, page
 from effssl.run import Run
@@ -90,6 +90,7 @@ def _is_study(folder: Path) -> bool:
 def _refuse_strangers(target: Path) -> None:
     if target.is_dir() or not target.parent.is_dir():
         raise RequestError(f"--out {target} cannot be written; it names a file in a folder that exists")
+    check_room(target.parent)
     if target.is_file() and MARK.encode() not in target.read_bytes()[:1000]:
         raise RequestError(f"{target} is not a report of effssl and is not overwritten; choose another --out")
 

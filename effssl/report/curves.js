@@ -13,8 +13,8 @@ function lineSample(i) {
     svg("path", { d: mark(shape(i), 15, 6, 3.5), fill: hollow(shape(i)) ? "var(--card)" : color(i), stroke: color(i) }));
 }
 
-// series: [{name, x: [...], y: [...], i, line, spread}]; what is null is not drawn.
-function chart(parent, { title, note = "", unit = "", xName, series, whole = false }) {
+// series: [{name, x: [...], y: [...], i, line, spread}]; what is null is not drawn. chance: a level to compare with.
+function chart(parent, { title, note = "", unit = "", xName, series, whole = false, chance = null }) {
   const W = 380, H = 220, left = 48, right = 10, top = 10, bottom = 34;
   const hidden = new Set();
   const back = make("button", { type: "button", hidden: "", onclick: () => zoom(null) }, "whole");
@@ -46,6 +46,7 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
     const used = inside.length ? inside : points;
     let [x0, x1] = range || [Math.min(...points.map((p) => p[0])), Math.max(...points.map((p) => p[0]))];
     let y0 = Math.min(...used.map((p) => p[1] - p[2])), y1 = Math.max(...used.map((p) => p[1] + p[2]));
+    if (chance !== null) [y0, y1] = [Math.min(y0, chance), Math.max(y1, chance)];
     if (!points.length) [x0, x1, y0, y1] = [0, 1, 0, 1];
     if (x1 <= x0) [x0, x1] = [x0 - 0.5, x0 + 0.5];
     const pad = (y1 - y0) * 0.06 || Math.abs(y1) * 0.1 || 0.5;
@@ -63,6 +64,10 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
       grid.append(svg("text", { class: "axis", x: sx(x), y: H - bottom + 14, "text-anchor": "middle" }, number(x)));
     }
     grid.append(svg("text", { class: "axis", x: (left + W - right) / 2, y: H - 5, "text-anchor": "middle" }, xName));
+    if (chance !== null) {
+      grid.append(svg("line", { class: "chance", x1: left, x2: W - right, y1: sy(chance), y2: sy(chance), stroke: "var(--soft)", "stroke-dasharray": "4 4" }),
+        svg("text", { class: "axis", x: W - right, y: sy(chance) - 4, "text-anchor": "end" }, "chance"));
+    }
     const lines = svg("g", { "clip-path": `url(#${clip})` });
     for (const s of shown) {
       const path = s.x.map((x, k) => [x, s.y[k], (s.spread || [])[k] || 0]).filter(([x, y]) => x !== null && y !== null);

@@ -44,15 +44,15 @@ def facts(run: Run) -> dict[str, Any]:
         "why": told.get("why", "no look at the trained network yet"),
         "about": {key: str(shown.get(key, "")) for key in ("objective", "data", "encoder", "recipe", "seed")},
         "scores": scores(run, lines),
-        "curves": curves(lines),
+        "curves": curves(lines, 1 / len(settings.rotation.angles)),
         "cost": cost(last),
         "config": shown,
         "versions": {str(key): str(value) for key, value in versions.items()},
     }
 
 
-def curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Columns of metrics.jsonl, and which of them share a chart."""
+def curves(lines: list[dict[str, Any]], turned_by_chance: float | None = None) -> dict[str, Any]:
+    """Columns of metrics.jsonl, and which of them share a chart; what guessing rotations comes to."""
     keys = [key for key in dict.fromkeys(k for line in lines for k in line) if key not in NOT_CURVES]
     keys = [key for key in keys if any(_number(line.get(key)) for line in lines)]
     columns = {key: [line[key] if _number(line.get(key)) else None for line in lines] for key in keys}
@@ -63,8 +63,9 @@ def curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
         mine = [key for key in left if re.fullmatch(pattern, key)]
         left = [key for key in left if key not in mine]
         if mine:
-            charts.append({"title": title, "keys": mine, "unit": unit, "note": note})
-    charts += [{"title": key, "keys": [key], "unit": "", "note": ""} for key in left]
+            chance = turned_by_chance if mine == ["rotation_accuracy"] else None
+            charts.append({"title": title, "keys": mine, "unit": unit, "note": note, "chance": chance})
+    charts += [{"title": key, "keys": [key], "unit": "", "note": "", "chance": None} for key in left]
     names = {key: NAMES.get(key, key.removeprefix("loss/")) for key in keys}
     return {"x": x, "axes": X_AXES, "columns": columns, "charts": charts, "names": names}
 
@@ -92,7 +93,8 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         constants, source = flatten(score["constants"]), score.get("source", {})
         said = [f"{key} {without_folders(str(value))}" for key, value in constants.items()]
         on = f"{source.get('test_images', '')} test images of {source.get('data', 'its data')}".strip()
-        title = f"{without_folders(name)}, {score['metric']}"
+        metric = "" if score["metric"] == "accuracy" else f", {score['metric']}"
+        title = f"{re.sub('^knn', 'kNN', without_folders(name))}{metric}, test"
         # What was found by the same search, or is a result itself, does not make two scores another measurement.
         chosen = ("C", "value", "mean_per_class", *(["lr"] if "lr_grid" in constants else []))
         fixed = {key: value for key, value in constants.items() if key.rsplit(".", 1)[-1] not in chosen}

@@ -91,7 +91,7 @@ function drawMap(data) {
       const agrees = !data.labels || data.labels[other] === data.labels[i];
       const name = data.labels ? `${agrees ? "✓" : "✗"} ${label(other)}` : data.names[other].split("/").pop() || `image ${other}`;
       return make("button", { type: "button", class: data.labels ? (agrees ? "same" : "other") : "", title: `${title(other)} · ${label(other)}`, onclick: () => select(other) },
-        tile(other, 56), make("span", {}, name), make("span", {}, `${data.similarity[i][k]} %`));
+        tile(other, 56), make("span", {}, name), make("span", {}, `${data.similarity[i][k]}\u00a0%`));
     });
     const right = data.labels ? data.neighbors[i].filter((other) => data.labels[other] === data.labels[i]).length : null;
     panel.replaceChildren(make("div", { class: "chosen" }, tile(i, 112), make("div", {}, make("b", {}, label(i)), make("div", {}, title(i)),
@@ -114,7 +114,7 @@ function drawMap(data) {
     showKey();
     draw();
   });
-  const search = make("input", { type: "search", placeholder: "name, label or number", "aria-label": "search images", size: 18 });
+  const search = make("input", { type: "search", placeholder: "name, label or number", "aria-label": "search images", size: 22 });
   search.addEventListener("input", () => { wanted = search.value.trim().toLowerCase(); draw(); });
   search.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !wanted) return;

@@ -6,18 +6,18 @@ function drawCurves() {
     parent.replaceChildren();
     if (DATA.kind === "run") {
       const c = DATA.curves;
-      for (const { title, keys, unit, note } of c.charts) {
-        chart(parent, { title, note, unit, whole: axis === "epoch", xName: c.axes[axis], series: keys.map((k, i) => ({ name: c.names[k], x: c.x[axis], y: c.columns[k], i })) });
+      for (const { title, keys, unit, note, chance } of c.charts) {
+        chart(parent, { title, note, unit, chance, whole: axis === "epoch", xName: c.axes[axis], series: keys.map((k, i) => ({ name: c.names[k], x: c.x[axis], y: c.columns[k], i })) });
       }
       return;
     }
     const done = new Set();
-    for (const one of DATA.runs) for (const { title, keys, unit } of one.curves.charts) for (const k of keys) {
+    for (const one of DATA.runs) for (const { title, keys, unit, chance } of one.curves.charts) for (const k of keys) {
       if (done.has(k)) continue;
       done.add(k);
       const name = keys.length > 1 ? `${title}, ${one.curves.names[k]}` : title;
       const series = DATA.runs.map((r, i) => r.curves.columns[k] && { name: r.name, x: r.curves.x[axis], y: r.curves.columns[k], i }).filter((s) => s);
-      chart(parent, { title: name, unit, whole: axis === "epoch", xName: first.axes[axis], series });
+      chart(parent, { title: name, unit, chance, whole: axis === "epoch", xName: first.axes[axis], series });
     }
   };
   bar.append(pick("against", Object.entries(first.axes), show));

@@ -25,6 +25,7 @@ def page(data: dict[str, Any]) -> bytes:
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_with_fixed_percent,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -34,6 +35,11 @@ def page(data: dict[str, Any]) -> bytes:
         mark=MARK, policy=POLICY, icon=ICONS.get(data.get("verdict", ""), "…"),
     )  # fmt: skip
     return text.encode("utf-8", "replace")  # names of files may hold bytes that are no text
+
+
+def _with_fixed_percent(value: Any) -> Any:
+    """Text in which no line ends between a number and its percent sign; what is HTML already stays as it is."""
+    return value.replace(" %", "\u00a0%") if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def data_of(text: str) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -71,9 +72,9 @@ def test_duplicates_table_and_file(
     features: str, run: Path, folder: Path, in_tmp: Path, capsys: pytest.CaptureFixture
 ) -> None:
     main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.json"])
-    assert "1 groups of near-duplicates, 1 images more than needed" in capsys.readouterr().out
+    assert "candidates for near-duplicates: 1 groups, 1 images beside those to keep" in capsys.readouterr().out
     rows = json.loads(Path("d.json").read_text())
-    assert [(row["group"], row["do"]) for row in rows] == [(1, "keep"), (1, "duplicate")]
+    assert [(row["group"], row["do"]) for row in rows] == [(1, "keep"), (1, "candidate")]
     assert {Path(row["image"]).name for row in rows} == {"03.png", "copy of 03.png"}
     assert (rows[0]["width"], rows[0]["height"]) == (96, 96)
     main(["duplicates", str(run), "--data", str(folder / "china"), "--workers", "0", "--threshold", "1",
@@ -99,7 +100,7 @@ def test_which_to_keep_is_the_same_from_any_folder_and_unknown_without_the_files
         main(args)
         return [(Path(row["image"]).name, row["do"]) for row in json.loads(Path("d.json").read_text())]
 
-    assert told() == [("b.png", "keep"), ("a.png", "duplicate")]
+    assert told() == [("b.png", "keep"), ("a.png", "candidate")]
     assert "not found" not in capfd.readouterr().err
     Path("../here/photos/b.png").unlink()
     assert {do for _, do in told()} == {"?"}
@@ -108,7 +109,9 @@ def test_which_to_keep_is_the_same_from_any_folder_and_unknown_without_the_files
 
 def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture) -> None:
     main(["outliers", "--features", features, "--top", "3", "--k", "5", "--out", "o.json"])
-    assert "noise.png" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "noise.png" in shown
+    assert not re.search("│ +/", shown)  # what all paths begin with is said once, also of the nearest
     rows = json.loads(Path("o.json").read_text())
     assert [row["image"] for row in rows] == [one.name for one in effssl.outliers(features=embedding, k=5, top=3)]
     main(["subset", "--features", features, "--size", "60", "--out", "s.csv"])
@@ -141,10 +144,13 @@ def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> N
     with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
         assert shown.size == (96, 96)
     assert "copy of 03.png<br>rank 1<br>similarity 1.0000<br>label added" in page
+    assert '<meta name="viewport" content="width=device-width' in page
     assert "default-src 'none'; img-src data:" in page
     assert "http" not in page.replace("http-equiv", "")
     main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.html"])
-    assert Path("d.html").read_text().count("class=first") == 1
+    page = Path("d.html").read_text()
+    assert page.count("class=first") == 1
+    assert "<h2>group 1</h2>" in page
 
 
 def test_a_page_shows_images_that_have_no_files_and_says_what_it_cannot_show(
@@ -166,9 +172,40 @@ def test_a_page_shows_images_that_have_no_files_and_says_what_it_cannot_show(
     assert "not found, 3 pictures of the page" in capfd.readouterr().err
 
 
-def test_a_threshold_that_tells_few_apart_is_said(features: str, capfd: pytest.CaptureFixture) -> None:
+def test_a_threshold_that_tells_few_apart_is_said(
+    features: str, similarity: np.ndarray, capfd: pytest.CaptureFixture
+) -> None:
+    usual = float(np.median(np.sort(similarity, axis=1)[:, -2]))  # of the nearest other image
     main(["duplicates", "--features", features, "--threshold", "0.01"])
-    assert "68 of 68 images hang together" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "68 of 68 images hang together" in said
+    assert float(re.findall(r"a similarity of (\S+) \(median\)", said)[0]) == pytest.approx(usual, abs=2e-3)
+    assert "raise --threshold" in said
+    advised = re.findall(r"to (\S+) for example", said)[0]
+    main(["duplicates", "--features", features, "--threshold", advised])
+    assert "raise --threshold" not in capfd.readouterr().err
+
+
+def test_tables_fit_the_screen(in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"{'a long summer ' * 5}{i}/{'holiday ' * 6}{i}.png" for i in range(4)]
+    for name in names:
+        Path(name).parent.mkdir()
+        Image.new("RGB", (1200, 1200)).save(name)
+    vectors = np.array([[1, 0], [1, 1e-4], [0.5, 1], [1, 0.3]], np.float32)
+    np.savez("f.npz", path=names, features=vectors)
+    for command in ["neighbors", "--query", names[0]], ["duplicates"], ["outliers"], ["subset", "--size", "4"]:
+        main([*command, "--features", "f.npz"])
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        rows = [line for line in lines if line.startswith("│")]
+        paths = [len(re.findall(r"holiday \d\.png +│", row)) for row in rows]
+        assert set(paths) == {2 if command == ["outliers"] else 1}
+        assert all(row.strip("│ ")[0].isalnum() for row in rows)  # none goes on in the next line
+    main(["duplicates", "--features", "f.npz", "--out", "d.json"])
+    for row in json.loads(Path("d.json").read_text()):
+        assert row["similarity"] <= 1
+        assert row["width"] == 1200
 
 
 @pytest.mark.parametrize(

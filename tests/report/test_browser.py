@@ -80,6 +80,12 @@ def test_at_every_width(drawn: Path, visit: Any, width: int) -> None:
     assert page.locator(".chart svg[role=img]").count() == 6
     assert page.locator("h1").inner_text() == "digits"
     assert page.evaluate("window.broken") is None
+    assert page.locator(".chart line.chance").count() == 1
+    page.fill("#map-bar input[type=search]", "17")
+    page.press("#map-bar input[type=search]", "Enter")  # its neighbors are shown
+    cut = """() => [...document.querySelectorAll('figcaption, .views .name, .near span')].filter(
+        e => e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1).map(e => e.textContent)"""
+    assert page.evaluate(cut) == []
     overlapping = """() => {
         const boxes = [...document.querySelectorAll('section, header')].map(e => e.getBoundingClientRect());
         return boxes.some((a, i) => boxes.slice(i + 1).some(b => a.bottom > b.top + 1 && b.bottom > a.top + 1)) }"""

@@ -87,7 +87,7 @@ def test_everything_of_a_run(digits: Run, drawn: Path) -> None:
     ]  # fmt: skip
     assert found["curves"]["columns"]["loss/rotation"][1:] == [line["loss/rotation"] for line in digits.metrics()[1:]]
     assert found["curves"]["columns"]["loss"][0] is None  # the untrained network has no loss
-    assert {score["name"] for score in found["scores"]} == {"kNN, validation", "rotation accuracy", "knn, accuracy"}
+    assert {score["name"] for score in found["scores"]} == {"kNN, validation", "rotation accuracy", "kNN, test"}
     assert found["views"]["columns"] == ["image", "view 1", "view 2", "rotated 1", "rotated 2"]
     assert all(re.match(r"(0|90|180|270)° (✓|✗ (0|90|180|270)°)$", one) for one in found["views"]["captions"][3])
     assert len(found["map"]["names"]) == 200
@@ -95,7 +95,9 @@ def test_everything_of_a_run(digits: Run, drawn: Path) -> None:
     assert list(found["map"]["maps"]) == ["t-SNE", "PCA"]
     assert "own head" in found["rotation"]["how"]
     assert sum(count for _, _, count in found["rotation"]["cells"]) == 2 * 256  # two rotated views of each image
-    assert 'effssl.load("digits")' in text
+    assert [c["title"] for c in found["curves"]["charts"] if c["chance"] == 0.25] == ["Rotation accuracy"]
+    assert 'effssl.load("path/to/digits")  # this run\'s folder' in text
+    assert not re.search(r"\d %", text.split("<main>")[0])  # a line does not end before a percent sign
     assert str(digits.folder.parent) not in text  # pages are mailed: where things lie is nobody's business
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")  # nothing is loaded from anywhere
 
@@ -261,8 +263,8 @@ def test_runs_side_by_side(digits: Run, plain: Run, desk: Path) -> None:
     places = [f"{desk.name}/digits.npz", f"{desk.name}/digits.npz", "other/digits.npz"]
     assert dict(elsewhere["differences"])["data"] == places
     scores = dict(found["scores"])
-    assert scores["knn, accuracy"][1] is None  # measured of one run only
-    assert not scores["knn, accuracy"][0]["best"]
+    assert scores["kNN, test"][1] is None  # measured of one run only
+    assert not scores["kNN, test"][0]["best"]
     assert sum(cell["best"] for cell in scores["kNN, validation"]) >= 1  # the same images
     assert [run["name"] for run in found["runs"]] == ["digits", "plain"]
     with pytest.raises(RequestError, match="given twice"):
@@ -326,6 +328,8 @@ def test_strange_files_are_not_overwritten(digits: Run, tmp_path: Path, capsys: 
     assert "made.html" in capsys.readouterr().out
     with pytest.raises(RequestError, match="folder that exists"):
         write_report(digits.folder, tmp_path / "no/where.html", images=0)
+    with pytest.raises(RequestError, match="takes no files"):
+        write_report(slow.folder, "/proc/page.html")
     with pytest.raises(RequestError, match="between 0"):
         write_report(digits.folder, images=50_000)
     with pytest.raises(RequestError, match="no run folder"):
@@ -375,7 +379,7 @@ def test_where_things_lie_is_not_told(digits: Run, tmp_path: Path) -> None:
     run.results_path.write_text(json.dumps(results))
     run.config_path.write_text(run.config_path.read_text().replace("saliency: ''", "saliency: /home/me/maps.npz"))
     found = facts(run)
-    assert found["scores"][-1]["name"] == "transfer@pets, accuracy"
+    assert found["scores"][-1]["name"] == "transfer@pets, test"
     assert found["scores"][-1]["how"].endswith("; split train.txt")
     assert found["scores"][-2]["constants"][-1] == "bank train, no augmentation"
     assert (found["about"]["data"], found["config"]["data"]) == ("digits.npz", "digits.npz")
