@@ -282,7 +282,7 @@ def test_the_best_is_among_scores_that_were_measured_alike(digits: Run, tmp_path
 
     def cells() -> list[dict]:
         made = write_report([run.folder for run in runs], tmp_path / "both.html")
-        found = dict(data_of(made)["scores"])["linear epochs=1, accuracy"]
+        found = dict(data_of(made)["scores"])["linear epochs=1, test"]
         row = made.read_text().split('<th scope="row">linear epochs=1')[1].split("</tr>")[0]
         assert row.count("★") == sum(cell["best"] for cell in found)
         return found
