@@ -81,7 +81,7 @@ def refuse_out(path: Path) -> None:
         raise RequestError(f"{path} is a file of the run itself; choose another --out")
     try:
         free = not path.exists() or (path.is_file() and is_score(json.loads(path.read_bytes())))
-    except ValueError:  # it is no JSON
+    except (OSError, ValueError):  # it cannot be read, or is no JSON
         free = False
     if not free:
         raise RequestError(f"{path} is there and is not a score; choose another --out")

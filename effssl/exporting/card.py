@@ -55,15 +55,14 @@ def _preprocessing(loaded: LoadedEncoder, inside: bool) -> dict[str, str]:
 
 def _code(loaded: LoadedEncoder, made: Made, to: str) -> str:
     """From a photograph to its features, as it can be pasted into Python."""
-    lines = [*made.code, "from PIL import Image"]
+    lines = [*made.code, "from PIL import Image" + ("" if to == "safetensors" else ", ImageOps")]
     if to == "safetensors":
         lines.append('features = model.embed([Image.open("photo.jpg")])')
     elif to == "onnx":  # those who use it may not have torch
         size, cut = loaded.size, (1 - loaded.share) / 2  # off each side
         lines += [
             "import numpy",
-            "from PIL import ImageOps",
-            'image = Image.open("photo.jpg").convert("RGB")',
+            'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")',
             f"image = ImageOps.fit(image, ({size}, {size}), Image.Resampling.{loaded.filter.upper()}, bleed={cut:g})",
             "images = numpy.asarray(image, numpy.float32).transpose(2, 0, 1)[None] / 255",
             'features = session.run(None, {"images": images})[0]',
@@ -71,7 +70,7 @@ def _code(loaded: LoadedEncoder, made: Made, to: str) -> str:
     else:
         lines += [
             *_transform(loaded, to),
-            'images = transform(Image.open("photo.jpg").convert("RGB"))[None]',
+            'images = transform(ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB"))[None]',
             "with torch.inference_mode():",
             "    features = model(images)",
         ]

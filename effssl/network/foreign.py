@@ -159,8 +159,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             with safe_open(str(path), framework="pt") as file:
                 return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         with path.open("rb") as file:
-            if file.read(2)[:1] not in (b"P", b"\x80"):  # a zip archive, or a pickle
-                raise RequestError(f"{path} is not a file of weights: neither safetensors nor what torch.save writes")
+            if file.read(1) not in (b"P", b"\x80"):  # a zip archive, or a pickle
+                raise ValueError("neither safetensors nor what torch.save writes")
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
         raise RequestError(f"{path} is not a file of weights: {str(error).splitlines()[0]}") from None

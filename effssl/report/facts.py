@@ -74,6 +74,11 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
+def _placeless(value: str) -> str:
+    """A constant without where files lie: of a path its last name; "exp(cosine / 0.1)" is none."""
+    return Path(value).name if Path(value).is_absolute() else re.sub(r"(?<!\S)[~.]?/\S*/", "", value)
+
+
 def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last validation kNN, and everything in results.json with the protocol it was measured by."""
     found = []
@@ -91,7 +96,7 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append(_score("rotation accuracy", 100 * turned[-1], how, [], same))
     for name, score in run.results().items():
         constants, source = flatten(score["constants"]), score.get("source", {})
-        said = [f"{key} {without_folders(str(value))}" for key, value in constants.items()]
+        said = [f"{key} {_placeless(str(value))}" for key, value in constants.items()]
         on = f"{source.get('test_images', '')} test images of {source.get('data', 'its data')}".strip()
         metric = "" if score["metric"] == "accuracy" else f", {score['metric']}"
         title = f"{re.sub('^knn', 'kNN', without_folders(name))}{metric}, test"

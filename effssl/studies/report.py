@@ -92,6 +92,13 @@ def _gains(f: Figures, arm: Arm, base: Arm | None, measure: str) -> str:
     return text
 
 
+def whole_table(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
+    """Names of the columns and the rows, without columns that nothing is in."""
+    head, lines = header(study), rows(study, f, outcomes)
+    kept = [i for i in range(len(head)) if any(line[i] for line in lines)]
+    return [head[i] for i in kept], [[line[i] for i in kept] for line in lines]
+
+
 def header(study: Study) -> list[str]:
     """Names of the columns."""
     each = [(f"{m}, ours", "published", "gain: ours / published / difference") for m in study.measures]
@@ -124,7 +131,7 @@ def remarks(study: Study, f: Figures) -> list[str]:
 def markdown(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], command: str) -> str:
     """The table and the claims, for docs."""
     origin = "Ours, not the paper's" if study.source == "ours" else f"{study.source} of the paper"
-    head = header(study)
+    head, found = whole_table(study, f, outcomes)
     lines = [
         f"# {study.name}: {study.title}",
         "",
@@ -132,7 +139,7 @@ def markdown(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], 
     ]
     lines += [f"{study.note[:1].upper()}{study.note[1:]}."] if study.note else []
     lines += ["", f"    {command}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(study, f, outcomes)]
+    lines += ["| " + " | ".join(row) + " |" for row in found]
     lines += ["", FINE_PRINT, "", "| claim | |", "|---|---|"]
     lines += [f"| {claim.text} | {word} |" for claim, word in verdicts(study, f)]
     lines += [line for remark in remarks(study, f) for line in ("", remark)]
@@ -146,6 +153,7 @@ def record(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], co
          "curve": o.job.arm.curve, "epochs": o.job.flags["epochs"],
          "config": o.job.folder.name, "values": o.values, "missing": o.missing, "failed": o.failed,
          "seconds": o.seconds, "flops": o.flops, "published": dict(o.job.arm.published)}
+         | ({"snr": [line["snr"] for line in snr(o)]} if "snr" in study.measures else {})
         for o in outcomes
     ]  # fmt: skip
     machine = {"processor": processor(), "cores": os.cpu_count(), "torch": version("torch")}
@@ -157,7 +165,7 @@ def record(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], co
         "runs": runs,
         "claims": claims,
         "remarks": remarks(study, f),
-        "table": {"head": header(study), "rows": rows(study, f, outcomes)},
+        "table": dict(zip(("head", "rows"), whole_table(study, f, outcomes), strict=True)),
         "fine_print": FINE_PRINT,
     }
 
@@ -202,12 +210,17 @@ def draw(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> bytes | None:
     return buffer.getvalue()
 
 
-def _draw_snr(axis: Any, kind: str, style: str, outcomes: Sequence[Outcome]) -> None:
+def snr(found: Outcome) -> list[dict[str, Any]]:
+    """The log's lines with the gradient's signal-to-noise ratio."""
     from effssl.run import Run
 
+    return [] if found.failed else [line for line in Run(found.job.folder).metrics() if "snr" in line]
+
+
+def _draw_snr(axis: Any, kind: str, style: str, outcomes: Sequence[Outcome]) -> None:
     for found in outcomes:
         if found.job.arm.curve == kind and not found.failed:
-            lines = [line for line in Run(found.job.folder).metrics() if "snr" in line]
+            lines = snr(found)
             label = kind if found.job.seed == 0 else None
             axis.plot([line["epoch"] for line in lines], [line["snr"] for line in lines], style, label=label)
 
@@ -237,7 +250,8 @@ def show(study: Study, folder: Path) -> None:
 def print_results(study: Study, outcomes: Sequence[Outcome]) -> None:
     """The table and the claims, on a terminal."""
     f = figures(study, outcomes)
-    table(f"{study.name} {study.title}", tuple(header(study)), [tuple(row) for row in rows(study, f, outcomes)])
+    head, found = whole_table(study, f, outcomes)
+    table(f"{study.name} {study.title}", tuple(head), [tuple(row) for row in found])
     table("claims", ("claim", ""), [(claim.text, word) for claim, word in verdicts(study, f)])
     for line in remarks(study, f):
         print(line)

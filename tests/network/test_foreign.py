@@ -199,5 +199,5 @@ def test_cached_weights_of_a_library_cannot_run_code(tmp_path: Path, monkeypatch
 def test_a_text_is_no_weights(tmp_path: Path) -> None:
     for name in ("w.pth", "w.pt"):
         (tmp_path / name).write_text("not weights")
-        with pytest.raises(effssl.RequestError, match="neither safetensors nor"):
+        with pytest.raises(effssl.RequestError, match="weights: neither safetensors nor"):
             effssl.load(tmp_path / name, encoder="resnet18")
