@@ -20,7 +20,7 @@ demo: .venv/.ready
 	$(BIN)/python -m effssl.demo
 
 test: .venv/.ready
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 -rs
 
 lint: .venv/.ready
 	$(BIN)/ruff format --check .
