@@ -26,11 +26,11 @@ import effssl
 from effssl.cli import main
 
 ROOT = Path(__file__).parent.parent
-# Pages that studies write (docs/results/E06.md) are records: the command on them is the one that was run.
+# Pages that studies write (docs/results/E06-cpu/README.md) are records: the command on them is the one that was run.
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "results" or p.stem == "README"),
+    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.parent != ROOT / "docs/results"),
 ]
 COMMAND = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*(effssl|torchrun|make|python3?|srun|pip|tensorboard)\s")
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
