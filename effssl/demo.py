@@ -163,15 +163,15 @@ def print_table(results: dict[str, list[dict[str, Any]]], data: str, seeds: int)
             (texts[name], spread([r["knn"] for r in runs]), spread([r["linear"] for r in runs]), str(runs[0]["epochs"]),
              spread([r["seconds"] for r in runs], 0), f"{mean(cost):.2f}", shown)
         )  # fmt: skip
-    header = ("arm", "kNN %", "linear %", "epochs", "seconds", "cost per step", "epochs to byol's kNN")
+    header = ("arm", "kNN %", "linear %", "epochs", "seconds", "cost", "to byol")
     size = f"{SUBSET} images" if data == "cifar10" else "all images"
     table(f"{data}, {size}, small encoder, {seeds} seed{'s' * (seeds > 1)}; scores on test", header, rows)
     for name in ORDER[1:]:
         gains = [r["knn"] - b["knn"] for r, b in zip(results[name], base, strict=True)]
         word = "gains" if mean(gains) > 0 else "shows no gain:"
         say(f"{texts[name]} {word} {spread(gains)} points of kNN over byol at equal epochs")
-    say("cost per step: counted FLOPs, forward and backward, as a multiple of byol's;")
-    say("epochs to byol's kNN: first epoch at which the arm's validation kNN reaches byol's final one, per seed")
+    say("cost: counted FLOPs of a step, forward and backward, as a multiple of byol's;")
+    say("to byol: first epoch at which the arm's validation kNN reaches byol's final one, per seed")
 
 
 def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:

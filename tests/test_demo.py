@@ -14,9 +14,10 @@ def test_demo_runs_and_is_not_repeated(
     in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setenv("COLUMNS", "120")  # wide enough for whole lines
     demo.main(["--data", "digits", "--out", "here"])
     text = capsys.readouterr()
-    for words in ("byol+rotation, small rotated views", "the paper's form", "cost per step"):
+    for words in ("byol+rotation, small rotated views", "the paper's form", "to byol"):
         assert words in text.out
     assert (in_tmp / "here/demo.png").stat().st_size > 10_000
     results = json.loads((in_tmp / "here/results.json").read_text())
