@@ -91,18 +91,12 @@ def substitute(study: Study, scale: str) -> str:
 
 
 def arms_at(study: Study, scale: str) -> list[Arm]:
-    """All arms; at smoke scale two points of every axis, at CPU scale fewer, and none of a broken number of epochs."""
-    if scale == "paper" or not study.axis:
+    """All arms; at CPU scale fewer points of some axes, and none of a broken number of epochs."""
+    if scale != "cpu" or not study.axis:
         return list(study.arms)
-    if scale == "cpu":
-        points = CPU_POINTS.get(study.name)
-        arms = [arm for arm in study.arms if arm.at is None or points is None or arm.at in points]
-        return [arm for arm in arms if study.axis != "epochs" or whole(cpu_epochs(study, arm))]
-    kept: list[Arm] = []
-    for kind in dict.fromkeys(a.curve for a in study.arms):
-        along = sorted((a for a in study.arms if a.curve == kind), key=lambda a: a.at or 0.0)
-        kept += along[:1] + along[-1:] if len(along) > 1 else along
-    return kept
+    points = CPU_POINTS.get(study.name)
+    arms = [arm for arm in study.arms if arm.at is None or points is None or arm.at in points]
+    return [arm for arm in arms if study.axis != "epochs" or whole(cpu_epochs(study, arm))]
 
 
 def whole(epochs: float) -> bool:
