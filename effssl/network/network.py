@@ -31,6 +31,10 @@ class Network(nn.Module):
             x = stage(x)
         return x
 
+    def project(self, x: Tensor) -> Tensor:
+        """z = g(f(x))."""
+        return self.g(self.f(x))
+
     def f(self, x: Tensor) -> Tensor:
         """h, the feature that is kept: N×h_dim."""
         return self.encoder(x)

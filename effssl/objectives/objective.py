@@ -17,7 +17,7 @@ from effssl.data.views import Needs, Views
 from effssl.distribution import rank, world
 from effssl.errors import RequestError
 from effssl.network import Network
-from effssl.objectives.options import OWN, TERMS, Plain
+from effssl.objectives.options import OWN, PRETEXT, TERMS, Plain
 from effssl.randomness import seeded
 
 
@@ -51,31 +51,49 @@ class Step:
         self.network, self.views, self.joint_pass, self._autocast = network, views, joint_pass, autocast
         self._h: dict[str, Tensor] = {}
         self._z: dict[str, Tensor] = {}
+        self.rotated: tuple[Tensor, Tensor] | None = None  # labels and features of rotated views, once they are there
+        self.more: Tensor | None = None  # (n·B)×z_dim: projections of further views that base methods learn from too
+        self.one_sided = False  # of the large views the first is learned from, and the second only gives the answers
 
     def run(self, module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """module(x) in the run's precision, returned as float32."""
         with self._autocast():
             return module(x).float()
 
-    def passes(self, module: Callable[[Tensor], Tensor], group: str = "large") -> Tensor:
-        """module over a group of views: in one pass, or in one pass each so that batch norm sees one view."""
-        views: list[Tensor] = getattr(self.views, group)
+    def passes(self, module: Callable[[Tensor], Tensor], views: list[Tensor]) -> Tensor:
+        """module over some views: in one pass, or in one pass each so that batch norm sees one view."""
         parts = [torch.cat(views)] if self.joint_pass else views
         return torch.cat([self.run(module, x) for x in parts])
+
+    def learned(self, group: str = "large") -> list[Tensor]:
+        """The views of a group that a gradient goes through."""
+        views: list[Tensor] = getattr(self.views, group)
+        return views[:1] if group == "large" and self.one_sided else views
+
+    def answers(self, module: Callable[[Tensor], Tensor]) -> Tensor:
+        """What module says without a gradient about the view that each view of `z` has to agree with: the other one."""
+        views = self.views.large
+        with torch.no_grad():
+            return self.passes(module, views[1:]) if self.one_sided else swapped(self.passes(module, views))
 
     def h(self, group: str = "large") -> Tensor:
         """Features of the large (or small) views, (n·B)×h_dim: first all first views, then all second ones."""
         if group not in self._h:
-            self._h[group] = self.passes(self.network.f, group)
+            self._h[group] = self.passes(self.network.f, self.learned(group))
         return self._h[group]
 
     def z(self, group: str = "large") -> Tensor:
         """Projections of the large (or small) views, (n·B)×z_dim."""
         if group not in self._z:
-            h, count = self.h(group), len(getattr(self.views, group))
+            h, count = self.h(group), len(self.learned(group))
             parts = [h] if self.joint_pass else h.chunk(count)
             self._z[group] = torch.cat([self.run(self.network.g, part) for part in parts])
         return self._z[group]
+
+
+def swapped(z: Tensor) -> Tensor:
+    """Second views first: (2·B)×D."""
+    return z.roll(len(z) // 2, 0)
 
 
 @dataclass(frozen=True)
@@ -91,10 +109,14 @@ class Term(nn.Module):
 
     Options: type = Plain
     needs = Needs()
+    takes: tuple[str, ...] = ()  # what rotation.for_base may ask of it: "more" is `step.more`, "instead" also one side
 
     def __init__(self, options: Any, network: Network, setting: Setting) -> None:
         super().__init__()
         self.options = options
+
+    def prepare(self, step: Step) -> None:
+        """Called before the loss of any term: what this one makes may be of use to others."""
 
     def loss(self, step: Step) -> Outcome:
         """The unweighted loss of this batch."""
@@ -196,7 +218,10 @@ class Objective(nn.Module):
     def outcomes(self, views: Views) -> dict[str, Outcome]:
         """Loss and figures of every term that takes part in a step."""
         step = Step(self.network, views, self.joint_pass, self.autocast)
-        return {name: term.loss(step) for name, term in self.items() if term.presence(views) > 0}
+        present = {name: term for name, term in self.items() if term.presence(views) > 0}
+        for term in present.values():
+            term.prepare(step)
+        return {name: term.loss(step) for name, term in present.items()}
 
     def forward(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         outcomes, terms = self.outcomes(views), dict(self.items())
@@ -231,6 +256,10 @@ def build_objective(config: Config, weights: dict[str, float], network: Network,
     for name in weights:
         with seeded(config.seed, "init", name):
             terms[name] = term_class(name)(getattr(config, name), network, setting)
+    asked = config.rotation.for_base if "rotation" in terms else "no"
+    for name, term in terms.items():
+        if asked != "no" and name not in PRETEXT and asked not in term.takes:
+            raise RequestError(f"{name} cannot learn from rotated views; leave out --rotation.for-base {asked}")
     return Objective(network, terms, weights, config)
 
 

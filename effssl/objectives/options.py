@@ -170,6 +170,9 @@ class Rotation:
     """side of the rotated views in pixels, or below 1 as a share of the other views' side; 0 is the same side"""
     scale: tuple[float, float] = (0.0, 0.0)
     """rotated views are crops of their own that cover this share of the image; 0 0: they are the other views"""
+    for_base: Literal["no", "more", "instead"] = "no"
+    """what rotated views are to the base method, which is told their angles: nothing; more views to learn from; or
+    views to learn from instead of the second one, which then only gives the answers, without a gradient"""
     share: float = 1.0
     """share of the batch that is rotated"""
     every: int = 1

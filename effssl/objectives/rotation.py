@@ -58,6 +58,15 @@ class Rotation(Pretext):
         self.depth = places[options.on]  # stages that lead to the head's input
         if options.on.startswith("block") and (len(stages) < 6 or options.shared or self.mode == "given"):
             raise RequestError(f"rotation.on {options.on} needs a ResNet, and neither rotation.shared nor views given")
+        if options.for_base != "no":
+            if options.on != "z" or options.shared or options.share < 1 or options.form != "ce" or self.mode == "given":
+                raise RequestError(
+                    "rotation.for_base goes with on z and form ce, without shared, share and views given"
+                )
+            if setting.alone:
+                raise RequestError("rotation.for_base needs a base method, e.g. byol+rotation")
+            self.turn = nn.Embedding(len(options.angles), network.z_dim)
+            nn.init.zeros_(self.turn.weight)
         self.r = mlp([self._width(network, setting), options.hidden or network.hidden, len(options.angles)])
         if options.shared:
             if not 0 < options.shared <= self.depth:
@@ -66,9 +75,24 @@ class Rotation(Pretext):
                 )
             self.branch = nn.Sequential(*copy.deepcopy(stages[options.shared : self.depth]))
 
+    def prepare(self, step: Step) -> None:
+        """Let base methods learn from rotated views too: from z + e(angle), where e is learned and begins at zero.
+
+        So they need not find the same z for an image and its rotation, which would be against the task.
+        """
+        if self.options.for_base == "no":
+            return
+        labels = self._labels(step)
+        z = self._features(step, self._rotated(step, labels))
+        step.rotated = labels, z
+        step.more = z + self.turn(labels.to(z.device, non_blocking=True))
+        step.one_sided = self.options.for_base == "instead"
+
     def loss(self, step: Step) -> Outcome:
         if self.mode == "given":
             return self._classify(step, step.z() if self.options.on == "z" else step.h(), step.views.angle)
+        if step.rotated is not None:
+            return self._classify(step, step.rotated[1], self._noisy(step, step.rotated[0]))
         labels = self._labels(step)
         x = self._rotated(step, labels)
         features = self._features(step, x)

@@ -35,6 +35,17 @@ def nt_xent(z: Tensor, temperature: float, drop: Tensor | None = None, decoupled
     return F.cross_entropy(similarity, partner)
 
 
+def among_views(z: Tensor, answers: Tensor, temperature: float) -> Tensor:
+    """−mean over views of log softmax of the image's answer among all answers and all views of other images.
+
+    z: (V·B)×D, first all first views and so on; answers: B×D.
+    """
+    z, answers, images = F.normalize(z, dim=1), F.normalize(answers, dim=1), len(answers)
+    image = torch.arange(images, device=z.device).repeat(len(z) // images)  # whose view a row is
+    others = (z @ z.T / temperature).masked_fill(image[:, None] == image, -torch.inf)
+    return F.cross_entropy(torch.cat([z @ answers.T / temperature, others], 1), image)
+
+
 def same_class(labels: Tensor, known: Tensor, mode: str) -> Tensor:
     """False negatives, B×B: images of the anchor's class, as far as labels are known; never the anchor itself.
 
@@ -48,18 +59,32 @@ def same_class(labels: Tensor, known: Tensor, mode: str) -> Tensor:
 class SimCLR(Term):
     """NT-Xent on z; with `known_labels` false negatives that a fraction of the labels reveals are left out."""
 
+    takes: tuple[str, ...] = ("more", "instead")
+
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         base = options.base_temperature
         self.factor = options.temperature / base if base else 1.0
         if options.known_labels > 0:
+            self.takes = ()
             self.labels = required_labels(setting, "simclr with known_labels")
             self.known = known_labels(self.labels, options.known_labels, setting.seed)
 
     def loss(self, step: Step) -> Outcome:
+        if step.more is not None:
+            return Outcome(self.factor * self._with_more(step, step.more))
         z, drop = gather(step.z(), 2), None  # 2B×D, of all processes
         if self.options.known_labels > 0:
             index = gather(step.views.index)
             drop = same_class(self.labels[index], self.known[index], self.options.false_negatives)
             drop = drop.to(z.device, non_blocking=True)
         return Outcome(self.factor * nt_xent(z, self.options.temperature, drop, self.options.decoupled))
+
+    def _with_more(self, step: Step, more: Tensor) -> Tensor:
+        """All views look for the second one; or, if that is learned from too, further views for either of the two."""
+        temperature, more = self.options.temperature, gather(more, len(more) // len(step.views.index))
+        if step.one_sided:
+            answers = gather(step.answers(step.network.project))
+            return among_views(torch.cat([gather(step.z()), more]), answers, temperature)
+        z = gather(step.z(), 2)
+        return nt_xent(z, temperature) + sum(among_views(more, part, temperature) for part in z.chunk(2)) / 2

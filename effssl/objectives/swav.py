@@ -31,6 +31,7 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 class SwAV(Term):
     """L = ½ Σᵢ 1/(V − 1) Σ_{v ≠ i} CE(qᵢ, p_v), i over the two large views, v over all V views."""
 
+    takes = ("more",)
     recent: Tensor  # 2×B×D: projections of the batch at hand
     queue: Tensor  # 2×length×D: past projections of the first and of the second view, newest first
 
@@ -58,7 +59,9 @@ class SwAV(Term):
         z = F.normalize(step.z(), dim=1)  # 2B×D
         if step.views.small:
             z = torch.cat([z, F.normalize(step.z("small"), dim=1)])
-        views = z.view(2 + len(step.views.small), -1, z.shape[1])  # V×B×D
+        if step.more is not None:
+            z = torch.cat([z, F.normalize(step.more, dim=1)])
+        views = z.view(-1, len(step.views.index), z.shape[1])  # V×B×D
         scores = self.prototypes(views)  # V×B×K
         log_p = (scores / self.options.temperature).log_softmax(2)
         everyone = gather(views[:2].detach().flatten(0, 1), 2).view(2, -1, z.shape[1])  # 2×B×D, of all processes

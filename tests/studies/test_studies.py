@@ -97,7 +97,9 @@ def test_each_arm_takes_a_step_at_paper_scale(name: str, tmp_path: Path) -> None
         size = resolve(dict(job.flags)).config.image_size
         plan = resolve(merge(dict(job.flags), {**shrunk, "image_size": min(size, 64) or 32}))
         pixels = torch.randint(256, (8, 3, 64, 64), dtype=torch.uint8)
-        trainer = Trainer(plan, Data("noise", ArrayImages(pixels, torch.arange(8), list("01234567"))), torch.device("cpu"))
+        trainer = Trainer(
+            plan, Data("noise", ArrayImages(pixels, torch.arange(8), list("01234567"))), torch.device("cpu")
+        )
         before = [p.clone() for p in trainer.objective.network.encoder.parameters()]
         loss, _ = trainer.step(next(iter(trainer.loader.epoch(0))))
         assert loss.isfinite(), job.arm.name

@@ -35,11 +35,15 @@ OBJECTIVES: list[tuple[str, dict]] = [
     ("byol+rotation", {"rotation": {"form": "supcon", "joint_pass": False}}),
     ("byol+rotation", {"rotation": {"form": "cosine", "shared": 3}}),
     ("byol+jigsaw", {"image_size": 64}),
+    ("byol+rotation", {"rotation": {"for_base": "more"}}),
+    ("simclr+rotation", {"rotation": {"for_base": "instead", "scale": [0.2, 1.0]}}),
+    ("simclr+rotation", {"rotation": {"for_base": "more"}}),
+    ("swav+rotation", {"rotation": {"for_base": "more"}}),
 ]
 
 
 def in_double(views):
-    doubled = {name: [x.double() for x in getattr(views, name)] for name in ("large", "small")}
+    doubled = {name: [x.double() for x in getattr(views, name)] for name in ("large", "small", "own")}
     clean = None if views.clean is None else views.clean.double()
     return dataclasses.replace(views, **doubled, clean=clean)
 
