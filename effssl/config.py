@@ -78,6 +78,8 @@ class Schedule:
     """side of the first views as a share of the image size; views then grow with the run, and early steps are cheap"""
     grow_until: float = 0.5
     """share of the run after which views have their full size"""
+    grow: Literal["steadily", "at_once"] = "steadily"
+    """in steps of four pixels up to that point, or all at once there"""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ class Config:
     """small, resnet18, resnet34, resnet50, any torchvision classifier, or timm:<name>"""
     recipe: str = "auto"
     """a recipe's name or a YAML file; auto looks at the data, the objective and the machine"""
+    form: Literal["efficient", "paper"] = "efficient"
+    """how rotation joins a base method: for the most gain at its cost (`efficient` in a recipe), or as published"""
     epochs: int = 100
     budget: str = ""
     """time for the run, e.g. 10m or 2h; it then chooses epochs, image size and the form of rotation itself"""

@@ -41,8 +41,7 @@ class Arm:
 
 ARMS = (
     # The longest first, so that two processes end at about the same time.
-    Arm("paper", "byol+rotation, the paper's form", ("--objective", "byol+rotation", "--rotation.size", "0",
-                                                     "--rotation.update-stats")),
+    Arm("paper", "byol+rotation, the paper's form", ("--objective", "byol+rotation", "--form", "paper")),
     Arm("small", "byol+rotation, small rotated views", ("--objective", "byol+rotation")),
     Arm("byol", "byol", ("--objective", "byol")),
 )  # fmt: skip

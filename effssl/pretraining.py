@@ -72,9 +72,10 @@ def execute(
 
     with listening() as stop, joined():
         started, writes = time.monotonic() if started is None else started, rank() == 0
-        run, data = _execute(flags, out, resume, config, quiet or not writes, stop, started, tensorboard)
+        report = report and os.environ.get("EFFSSL_REPORT", "on") != "off"
+        run, data = _execute(flags, out, resume, config, quiet or not writes, stop, started, tensorboard, report)
     # Other processes are let go before the first one draws, and a signal now ends the drawing, not the finished run.
-    if report and writes and data is not None and os.environ.get("EFFSSL_REPORT", "on") != "off":
+    if report and writes and data is not None:
         draw_report(run, data, quiet)
     return run
 
@@ -109,6 +110,7 @@ def _execute(
     stop: Stop,
     started: float,
     tensorboard: bool,
+    report: bool,
 ) -> tuple[Run, Data | None]:
     """The run, and its data if it was trained now."""
     from effssl.data import open_data
@@ -126,7 +128,7 @@ def _execute(
     wanted = flags.get("device") or (read_yaml(file).get("device") if file else None)
     device = pick_device(str(wanted or "auto"))
     plan = resolve(flags, file, accelerator=device.type != "cpu")
-    budget = Budget(parse_budget(plan.config.budget), started) if plan.config.budget else None
+    budget = Budget(parse_budget(plan.config.budget), started, report) if plan.config.budget else None
     if budget is not None and "epochs" in flags:
         raise RequestError("give --epochs or --budget: a time budget decides how many epochs there are")
     folder = Path(out) if out else default_folder(plan)

@@ -70,6 +70,18 @@ def test_auto_chooses(data: str, objective: str, accelerator: bool, name: str) -
     assert f"recipe {name}" in plan.notes
 
 
+def test_the_efficient_form_is_for_a_base_method_with_rotation() -> None:
+    def config(objective: str, **flags):
+        return resolve({"data": "cifar10", "recipe": "cpu-byol", "objective": objective} | flags).config
+
+    efficient, published = config("byol+rotation"), config("byol+rotation", form="paper")
+    assert (efficient.rotation.size, efficient.rotation.update_stats) == (0.5, False)
+    assert (published.rotation.size, published.rotation.update_stats) == (0.0, True)
+    assert config("byol+rotation", rotation={"size": 8.0}).rotation.size == 8
+    for plain in (config("byol"), config("byol + 0*rotation"), config("byol+rotation", rotation={"weight": 0.0})):
+        assert (plain.rotation.size, plain.schedule) == (0.0, config("byol", form="paper").schedule)
+
+
 def test_precedence_defaults_recipe_file_flags(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("epochs: 7\nseed: 3\nrotation:\n  on: h\n  size: 8\nlr: 1e-2\n")

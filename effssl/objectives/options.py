@@ -173,6 +173,8 @@ class Rotation:
     for_base: Literal["no", "more", "instead"] = "no"
     """what rotated views are to the base method, which is told their angles: nothing; more views to learn from; or
     views to learn from instead of the second one, which then only gives the answers, without a gradient"""
+    upright: float = 0.0
+    """share of the rotated views that have the first of the angles whatever was drawn; the task tells that, too"""
     share: float = 1.0
     """share of the batch that is rotated"""
     every: int = 1
@@ -189,6 +191,11 @@ class Rotation:
     """rotated views move the running statistics of batch norm"""
     hidden: int = 0
     """hidden width of the head; 0 is the projector's"""
+
+    @property
+    def chance(self) -> float:
+        """Share of angles that is right if the commonest one is said of all views."""
+        return self.upright + (1 - self.upright) / len(self.angles)
 
 
 TERMS: dict[str, str] = {

@@ -58,6 +58,8 @@ class Rotation(Pretext):
         self.depth = places[options.on]  # stages that lead to the head's input
         if options.on.startswith("block") and (len(stages) < 6 or options.shared or self.mode == "given"):
             raise RequestError(f"rotation.on {options.on} needs a ResNet, and neither rotation.shared nor views given")
+        if options.upright and self.mode in ("all", "given"):
+            raise RequestError("rotation.upright needs views that are rotated by an angle of their own each")
         if options.for_base != "no":
             if options.on != "z" or options.shared or options.share < 1 or options.form != "ce" or self.mode == "given":
                 raise RequestError(
@@ -133,6 +135,8 @@ class Rotation(Pretext):
         if self.mode == "all":
             return torch.arange(angles).repeat_interleave(len(rows))
         drawn = torch.randint(angles, (self.count, views.total), generator=views.generator("angles"))
+        if self.options.upright:
+            drawn *= torch.rand(drawn.shape, generator=views.generator("upright")) >= self.options.upright
         return drawn[:, views.rows][:, rows].reshape(-1)
 
     def _rotated(self, step: Step, labels: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Recipes are YAML files in this folder; a request becomes a complete config: defaults < recipe < file < flags."""
+"""Recipes are YAML files in this folder; a request becomes a complete config: defaults < recipe < file < flags.
+
+What a recipe says under `efficient` holds for a base method with rotation, unless the paper's form is asked for.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "simclr.known_labels": (0, 1), "supcon.temperature": (1e-6, INF), "supcon.label_noise": (0, 1),
     "supervised.label_noise": (0, 1), "rotation.size": (0, INF), "rotation.noise": (0, 1), "rotation.hidden": (0, INF),
     "rotation.scale": (0, 1), "rotation.share": (1e-6, 1), "rotation.every": (1, INF), "rotation.until": (0, 1),
-    "rotation.weight_end": (0, INF), "jigsaw.every": (1, INF), "jigsaw.until": (0, 1), "jigsaw.weight_end": (0, INF),
-    "jigsaw.permutations": (2, 362_880), "jigsaw.gray": (0, 1), "jigsaw.shift": (0, 255),
+    "rotation.upright": (0, 1), "rotation.weight_end": (0, INF), "jigsaw.every": (1, INF), "jigsaw.until": (0, 1),
+    "jigsaw.weight_end": (0, INF), "jigsaw.permutations": (2, 362_880), "jigsaw.gray": (0, 1), "jigsaw.shift": (0, 255),
     **{f"{term}.weight": (0, INF) for term in TERMS},
 }  # fmt: skip
 """Smallest and largest value of every number that could be wrong, both included."""
@@ -99,16 +102,25 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     from_file = read_yaml(file) if file else {}
     source = f"{file}{written_by(from_file)}" if file else ""
     given = merge(from_file, flags)
-    request = build(config_type(), {k: v for k, v in given.items() if k in ("data", "objective", "recipe")}, "request")
+    asked = {k: v for k, v in given.items() if k in ("data", "objective", "recipe", "form")}
+    request = build(config_type(), asked, "request")
     written = parse(request.objective)
     name = request.recipe
     if name == "auto":
         name = choose(request.data, written, accelerator)
     recipe = read(name)
+    efficient = recipe.pop("efficient", {})
     base = build(config_type(), recipe, f"recipe {name}")
+    weight = given.get("rotation", {}).get("weight") if written.get("rotation") is None else written["rotation"]
+    instance = any(term not in PRETEXT for term in written)
+    efficient_form = request.form == "efficient" and "rotation" in written and weight != 0 and instance and efficient
+    if efficient_form:
+        base = build(config_type(), efficient, f"recipe {name}", base)
     config = build(config_type(), from_file, source, base) if file else base
     config = build(config_type(), flags, "request", config)
     notes = [f"recipe {name}"]
+    if efficient_form:
+        notes.append("rotation in its efficient form; --form paper has the published one")
 
     if "lr" not in given and config.batch_size != base.batch_size:
         lr = base.lr * config.batch_size / base.batch_size

@@ -44,7 +44,7 @@ def facts(run: Run) -> dict[str, Any]:
         "why": told.get("why", "no look at the trained network yet"),
         "about": {key: str(shown.get(key, "")) for key in ("objective", "data", "encoder", "recipe", "seed")},
         "scores": scores(run, lines),
-        "curves": curves(lines, 1 / len(settings.rotation.angles)),
+        "curves": curves(lines, settings.rotation.chance),
         "cost": cost(last),
         "config": shown,
         "versions": {str(key): str(value) for key, value in versions.items()},
@@ -90,7 +90,7 @@ def scores(run: Run, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append(_score("kNN, validation", looks[-1]["knn"], gain, [], same))
     turned = [line["rotation_accuracy"] for line in lines if "rotation_accuracy" in line]
     if turned:
-        chance = 100 / len(run.config.rotation.angles)
+        chance = 100 * run.config.rotation.chance
         how = f"training views; chance {chance:.0f} %"
         same = _digest(run.config.data, run.config.subset, run.config.rotation, run.config.augment)
         found.append(_score("rotation accuracy", 100 * turned[-1], how, [], same))

@@ -1,4 +1,4 @@
-"""C01 … C05, ours: what the task gains against compute, in the paper's form and in a cheaper one.
+"""C01 … C05, ours: what the task gains against compute, in the paper's form and in an efficient one.
 
 In the cheaper form rotated views have half the side and leave batch norm's running statistics alone; it is what the CPU
 recipes do. Every point is a run with its own schedule.
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from effssl.studies.study import Arm, Claim, Study, gains_at, reaches_compute
 
-CHEAP = {"rotation": {"size": 0.5, "update_stats": False}}
 NAMES = {"byol": "BYOL", "simclr": "SimCLR", "simsiam": "SimSiam", "swav": "SwAV"}
 EPOCHS = {"cifar10": 200, "imagenet100": 100}
 
@@ -19,7 +18,7 @@ def against_compute(
     name: str, method: str, data: str, base: Sequence[float], paper: Sequence[float], ours: Sequence[float]
 ) -> Study:
     """A base method, the same with the paper's task and with ours, at some lengths in sixths of the study's epochs."""
-    epochs, cheap = EPOCHS[data], f"{method}+rotation, cheap"
+    epochs, efficient = EPOCHS[data], f"{method}+rotation, efficient"
 
     def arms(label: str, objective: str, lengths: Sequence[float], kind: str = "", **flags: object) -> list[Arm]:
         return [
@@ -30,13 +29,13 @@ def against_compute(
     all_arms = (
         *arms(NAMES[method], method, base),
         *arms(f"{NAMES[method]}+R", f"{method}+rotation", paper),
-        *arms(f"{NAMES[method]}+R, cheap", f"{method}+rotation", ours, cheap, **CHEAP),
+        *arms(f"{NAMES[method]}+R, efficient", f"{method}+rotation", ours, efficient, form="efficient"),
     )
     claims: list[Claim] = []
     for measure in ("knn", "linear"):
         claims += [
-            gains_at(method, cheap, measure, f"at equal compute the cheap form is better ({measure})"),
-            reaches_compute(method, cheap, measure, 1 / 3, f"it gets there in a third of the compute ({measure})"),
+            gains_at(method, efficient, measure, f"at equal compute the efficient form is better ({measure})"),
+            reaches_compute(method, efficient, measure, 1 / 3, f"it gets there in a third of the compute ({measure})"),
         ]
     return Study(
         name, f"{NAMES[method]} against compute{', photographs' if data != 'cifar10' else ''}", "ours", data, epochs,

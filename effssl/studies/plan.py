@@ -21,8 +21,6 @@ SCALES = {
     "cpu": "minutes per arm, on 10,000 images and the small encoder",
     "paper": "the published setting",
 }
-# The paper's form of the task, whatever the CPU recipes do.
-AS_PUBLISHED = {"rotation": {"size": 0.0, "scale": [0.0, 0.0], "update_stats": True}, "schedule": {"grow_from": 1.0}}
 SMOKE = {
     "data": "digits",
     "subset": 96,
@@ -128,7 +126,7 @@ def settings(study: Study, arm: Arm, seed: int, scale: str, sources: Sources) ->
     else:
         epochs = 1 if scale == "smoke" else max(1, round(cpu_epochs(study, arm)))
         flags |= {"recipe": f"cpu-{first}", "epochs": epochs}
-        flags = merge(merge(flags, AS_PUBLISHED), SMOKE if scale == "smoke" else CPU)
+        flags = merge(merge(flags, {"form": "paper"}), SMOKE if scale == "smoke" else CPU)
         flags = merge(flags, arm.flags)
         puzzles = any("jigsaw" in parse(other.objective) for other in study.arms)  # all arms have the same size
         if scale == "cpu" and photographs:

@@ -41,6 +41,7 @@ MOST_STEPS = 20  # between two counts of what is left
 SIDES = (128, 96, 64, 48, 32)  # views of photographs that are considered, the largest first
 FEWEST = 20  # steps that are a run
 CHEAP_SIZE = 0.5  # of rotated views, as a share of the others' side
+REPORT = 5.0  # seconds that are kept for drawing the report, but at most a twentieth of the budget
 ENOUGH = 20  # epochs that a run should have before larger views are worth their price
 
 
@@ -60,10 +61,10 @@ def parse_budget(text: str) -> float:
 
 
 class Budget:
-    """So many seconds from `started` on, and what a step costs at each point of the run."""
+    """So many seconds from `started` on, those of a report included, and what a step costs at each point of the run."""
 
-    def __init__(self, seconds: float, started: float) -> None:
-        self.seconds, self.started = seconds, started
+    def __init__(self, seconds: float, started: float, report: bool = False) -> None:
+        self.seconds, self.started = seconds - (min(REPORT, seconds / 20) if report else 0.0), started
         self.costs: list[float] = []  # seconds of a step at POINTS points of the run
         self.look = 0.0  # seconds of a look
         self.looks = 1  # that are to come

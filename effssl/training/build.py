@@ -25,7 +25,8 @@ def side_of_views(config: Config, done: float) -> int:
     schedule, size = config.schedule, config.image_size
     if done >= schedule.grow_until or schedule.grow_from == 1:
         return size
-    share = schedule.grow_from + (1 - schedule.grow_from) * done / schedule.grow_until
+    grown = done / schedule.grow_until if schedule.grow == "steadily" else 0.0
+    share = schedule.grow_from + (1 - schedule.grow_from) * grown
     return max(min(8, size), min(size, 4 * round(share * size / 4)))
 
 

@@ -299,8 +299,9 @@ def train(
             if at.epoch % health_every == 0 or finished:
                 look = monitor.look(network)
                 at.looks.append(asdict(look))
-                chance = 1 / len(config.rotation.angles)
-                word, why = verdict([Look(**one) for one in at.looks], line.get("rotation_accuracy"), chance)
+                word, why = verdict(
+                    [Look(**one) for one in at.looks], line.get("rotation_accuracy"), config.rotation.chance
+                )
                 line |= record(look) | {"verdict": word, "why": why}
             if writes:
                 run.log(line)

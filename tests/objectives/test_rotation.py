@@ -37,6 +37,16 @@ def test_rotation_loss_starts_at_ln4_and_labels_are_exact(tiny_photos: Tensor) -
         assert torch.equal(torch.rot90(x, k, (1, 2)), y)
 
 
+def test_some_views_stay_upright() -> None:
+    term = make("byol+rotation", rotation={"upright": 0.6}).terms["rotation"]
+    views = Views([], torch.arange(10_000), total=10_000)
+    labels = term._labels(Step(None, views)).bincount(minlength=4) / 20_000
+    assert labels.tolist() == pytest.approx([0.7, 0.1, 0.1, 0.1], abs=0.01)
+    assert term.options.chance == pytest.approx(0.7)
+    with pytest.raises(RequestError, match="upright"):
+        make("rotation", rotation={"upright": 0.5})
+
+
 def test_lambda_is_the_weight_of_the_mean_over_both_views(tiny_photos: Tensor) -> None:
     """λ = 0.2 is base + 0.1·(CE₁ + CE₂)."""
     objective, views = make("byol + 0.2*rotation", rotation={"size": 0}), some_views(tiny_photos)

@@ -46,6 +46,11 @@ def test_views_grow(tiny_photos: Tensor) -> None:
     assert [side_of_views(t.config, step / (10 * steps)) for step in range(0, 10 * steps, steps)] == sides
 
 
+def test_views_grow_at_once(tiny_photos: Tensor) -> None:
+    t = trainer(tiny_photos[:128], schedule={"grow_from": 0.5, "grow_until": 0.8, "grow": "at_once"})
+    assert [side_of_views(t.config, done) for done in (0.0, 0.5, 0.79, 0.8, 1.0)] == [16, 16, 16, 32, 32]
+
+
 def test_views_of_files_grow_too(photos: Tensor, tmp_path: Path) -> None:
     for i, image in enumerate(photos[:8]):
         to_pil_image(image).save(tmp_path / f"{i}.png")
