@@ -34,8 +34,6 @@ def agreement(step: Step, q: nn.Module, answers: Tensor) -> Tensor:
 class BYOL(Term):
     """L = −(1/2B) Σ cos(q(z₁), z̄₂) + cos(q(z₂), z̄₁), z̄ from the target network ψ ← τψ + (1 − τ)θ."""
 
-    takes = ("more", "instead")
-
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.q = mlp([network.z_dim, options.predictor_hidden, network.z_dim])

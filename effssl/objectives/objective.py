@@ -17,7 +17,7 @@ from effssl.data.views import Needs, Views
 from effssl.distribution import rank, world
 from effssl.errors import RequestError
 from effssl.network import Network
-from effssl.objectives.options import OWN, PRETEXT, TERMS, Plain
+from effssl.objectives.options import FOR_BASE, OWN, PRETEXT, TERMS, Plain
 from effssl.randomness import seeded
 
 
@@ -109,7 +109,6 @@ class Term(nn.Module):
 
     Options: type = Plain
     needs = Needs()
-    takes: tuple[str, ...] = ()  # what rotation.for_base may ask of it: "more" is `step.more`, "instead" also one side
 
     def __init__(self, options: Any, network: Network, setting: Setting) -> None:
         super().__init__()
@@ -200,7 +199,8 @@ class Objective(nn.Module):
         """
         given, needs, count = Views(list(large), torch.empty(0), **others), self.needs, len(large[0]) if large else 0
         own = needs.own.count if needs.own else 0
-        if len(large) < needs.large or len(given.own) < own or (needs.clean and given.clean is None):
+        lacking = len(given.own) < own and len(large) < own  # in place of its own views a term takes the large ones
+        if len(large) < needs.large or lacking or (needs.clean and given.clean is None):
             raise RequestError(
                 f"{' + '.join(self.weights)} needs {needs.large} large views"
                 + (f", {own} own" if own else "") + (" and the clean image" if needs.clean else "")
@@ -257,9 +257,9 @@ def build_objective(config: Config, weights: dict[str, float], network: Network,
         with seeded(config.seed, "init", name):
             terms[name] = term_class(name)(getattr(config, name), network, setting)
     asked = config.rotation.for_base if "rotation" in terms else "no"
-    for name, term in terms.items():
-        if asked != "no" and name not in PRETEXT and asked not in term.takes:
-            raise RequestError(f"{name} cannot learn from rotated views; leave out --rotation.for-base {asked}")
+    other = next((name for name in terms if name not in PRETEXT and name not in FOR_BASE.get(asked, terms)), None)
+    if other or (asked != "no" and config.simclr.known_labels and "simclr" in terms):
+        raise RequestError(f"{other or 'simclr with known labels'} cannot take --rotation.for-base {asked}")
     return Objective(network, terms, weights, config)
 
 

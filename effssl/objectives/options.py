@@ -193,6 +193,17 @@ class Rotation:
     """hidden width of the head; 0 is the projector's"""
 
     @property
+    def whole(self) -> bool:
+        """Whether every rotated view gets a projection of its own, which a base method could learn from."""
+        return (
+            self.on == "z"
+            and self.form == "ce"
+            and self.share == 1
+            and not self.shared
+            and self.views in ("auto", "two", "one")
+        )
+
+    @property
     def chance(self) -> float:
         """Share of angles that is right if the commonest one is said of all views."""
         return self.upright + (1 - self.upright) / len(self.angles)
@@ -213,6 +224,9 @@ TERMS: dict[str, str] = {
 
 OWN: dict[str, Any] = {}
 """Terms that were registered from outside, by name: classes that hold their options as `Options`."""
+
+FOR_BASE = {"more": ("byol", "simsiam", "simclr", "swav"), "instead": ("byol", "simsiam", "simclr")}
+"""Base methods that can learn from rotated views: beside their own two, or instead of the second."""
 
 PRETEXT = {"rotation", "jigsaw"}
 """Terms that look at one view at a time; all others compare views of an image."""

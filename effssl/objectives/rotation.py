@@ -61,9 +61,9 @@ class Rotation(Pretext):
         if options.upright and self.mode in ("all", "given"):
             raise RequestError("rotation.upright needs views that are rotated by an angle of their own each")
         if options.for_base != "no":
-            if options.on != "z" or options.shared or options.share < 1 or options.form != "ce" or self.mode == "given":
+            if not options.whole:
                 raise RequestError(
-                    "rotation.for_base goes with on z and form ce, without shared, share and views given"
+                    "rotation.for_base goes with on z, form ce and one or two views, without shared and share"
                 )
             if setting.alone:
                 raise RequestError("rotation.for_base needs a base method, e.g. byol+rotation")

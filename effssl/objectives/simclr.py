@@ -59,14 +59,11 @@ def same_class(labels: Tensor, known: Tensor, mode: str) -> Tensor:
 class SimCLR(Term):
     """NT-Xent on z; with `known_labels` false negatives that a fraction of the labels reveals are left out."""
 
-    takes: tuple[str, ...] = ("more", "instead")
-
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         base = options.base_temperature
         self.factor = options.temperature / base if base else 1.0
         if options.known_labels > 0:
-            self.takes = ()
             self.labels = required_labels(setting, "simclr with known_labels")
             self.known = known_labels(self.labels, options.known_labels, setting.seed)
 

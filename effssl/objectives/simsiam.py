@@ -14,8 +14,6 @@ from effssl.objectives.options import SimSiam as Options
 class SimSiam(Term):
     """L = −½ cos(q(z₁), sg z₂) − ½ cos(q(z₂), sg z₁)."""
 
-    takes = ("more", "instead")
-
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)
         self.q = mlp([network.z_dim, options.predictor_hidden, network.z_dim])

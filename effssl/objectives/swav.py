@@ -31,7 +31,6 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 class SwAV(Term):
     """L = ½ Σᵢ 1/(V − 1) Σ_{v ≠ i} CE(qᵢ, p_v), i over the two large views, v over all V views."""
 
-    takes = ("more",)
     recent: Tensor  # 2×B×D: projections of the batch at hand
     queue: Tensor  # 2×length×D: past projections of the first and of the second view, newest first
 

@@ -14,7 +14,7 @@ from typing import Any
 from effssl.config import Config, build, config_type, flatten, merge, read_yaml, to_dict, written_by
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
-from effssl.objectives.options import PRETEXT, TERMS
+from effssl.objectives.options import FOR_BASE, PRETEXT, TERMS
 
 FOLDER = Path(__file__).parent
 NAMED_SETS = ("cifar10", "cifar100")
@@ -151,6 +151,11 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
             f"each batch is computed in {config.accumulate} parts: batch norm, and terms that compare images, see "
             f"{config.batch_size // config.accumulate} images at a time, which is not the same as the large batch"
         )
+    feeds = config.rotation.for_base
+    if efficient_form and feeds != "no" and "for_base" not in given.get("rotation", {}):
+        able = all(term in PRETEXT or term in FOR_BASE[feeds] for term in weights) and not config.simclr.known_labels
+        if not (able and config.rotation.whole):
+            config = dataclasses.replace(config, rotation=dataclasses.replace(config.rotation, for_base="no"))
     config = dataclasses.replace(config, recipe=name)
     check(config)
     return Plan(config, weights, notes)

@@ -28,7 +28,8 @@ def cosine(a: Tensor, b: Tensor) -> float:
 def plan(objective: str, **flags) -> Plan:
     first = objective.split("+")[0].strip()
     recipe = f"cpu-{first}" if first in ("byol", "simclr", "simsiam", "rotation") else "cpu-byol"
-    base = {"data": "x", "recipe": recipe, "objective": objective, "image_size": SIZE, "batch_size": BATCH, "lr": 0.05}
+    base = {"data": "x", "recipe": recipe, "objective": objective, "form": "paper", "image_size": SIZE}
+    base |= {"batch_size": BATCH, "lr": 0.05}
     return resolve(base | flags)
 
 

@@ -51,9 +51,16 @@ def in_double(views):
 def run(objective: str, flags: dict, data: Data) -> dict[str, Tensor]:
     size = flags.get("image_size", 16)
     steps = FEW if flags or size > 16 else STEPS
-    base = {"data": "digits", "objective": objective, "image_size": size, "batch_size": 16, "epochs": 4, "lr": 0.05}
+    base = {
+        "data": "digits",
+        "objective": objective,
+        "form": "paper",
+        "image_size": size,
+        "batch_size": 16,
+        "epochs": 4,
+    }
     rotation = {"size": 0} | flags.get("rotation", {})
-    plan = resolve(base | {"encoder": "small"} | flags | {"rotation": rotation})
+    plan = resolve(base | {"encoder": "small", "lr": 0.05} | flags | {"rotation": rotation})
     trainer = loop.Trainer(plan, data, torch.device("cpu"))
     found: dict[str, Tensor] = {}
     for i, views in enumerate(trainer.loader.epoch(0)):
