@@ -194,7 +194,10 @@ def linear_setting(study: Study, arm: Arm) -> str:
 
 
 def gflop_per_image(job: Job) -> float:
-    """Counted cost of training on one image once, without running anything: a step on torch's meta device."""
+    """Counted cost of training on one image once, without running anything: steps on torch's meta device.
+
+    One step stands for all, or twenty over the run where views grow.
+    """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -208,10 +211,11 @@ def gflop_per_image(job: Job) -> float:
     changes = {"image_size": size, "augment": {"saliency": ""}}
     plan = resolve(merge(dict(job.flags), changes))
     trainer = Trainer(plan, Data("zeros", ArrayImages(pixels, labels, list("0123456789"))), torch.device("meta"))
-    views = next(iter(trainer.loader.epoch(0)))
+    points = trainer.position.total = 20 if config.schedule.grow_from < 1 else 1
     with FlopCounterMode(display=False) as counter:
-        trainer.step(views)
-    return counter.get_total_flops() / 1e9 / batch
+        for point in range(points):
+            trainer.step(next(iter(trainer.loader.epoch(point // trainer.loader.steps, point % trainer.loader.steps))))
+    return counter.get_total_flops() / 1e9 / batch / points
 
 
 def gflop_of(job: Job) -> float:

@@ -125,7 +125,7 @@ def test_an_early_exit_computes_no_further(tiny_photos: Tensor, on: str, stages:
 
 
 def test_a_run_whose_task_sits_out_steps_is_logged_and_resumed_to_the_bit(tmp_path, monkeypatch) -> None:
-    settings = {"epochs": 2, "quiet": True, "batch_size": 64, "subset": 512, "checkpoint_every": 1}
+    settings = {"epochs": 2, "quiet": True, "form": "paper", "batch_size": 64, "subset": 512, "checkpoint_every": 1}
     options = {"every": 3, "share": 0.5, "weight_end": 0.1, "until": 0.8}
     whole = effssl.pretrain("digits", "byol+rotation", out=tmp_path / "whole", rotation=options, **settings)
     real, calls = loop.Trainer.step, []

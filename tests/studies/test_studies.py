@@ -125,10 +125,10 @@ def test_shared_arms_have_one_folder(tmp_path: Path) -> None:
     assert main["BYOL+R"] == jitter["BYOL+R"] == folders("E04")["BYOL+R, 0 %"] == folders("E15")["cross-entropy"]
     assert main["BYOL, C100"] == main["BYOL"]  # CIFAR-10 stands in for CIFAR-100
     assert len(set(main.values())) == len(main) / 2
-    base, curve, cheap = folders("C01"), folders("E07"), folders("C02")
+    base, curve, ours = folders("C01"), folders("E07"), folders("C02")
     assert base["BYOL × 1"] == main["BYOL"] == curve["BYOL, 600 epochs"]
-    assert base["BYOL+R × 0.33"] == curve["BYOL+R, 200 epochs"]
-    assert cheap["SimCLR+R × 1"] == main["SimCLR+R"]
+    assert base["BYOL+R × 1"] == curve["BYOL+R, 600 epochs"]
+    assert ours["SimCLR+R × 1"] == main["SimCLR+R"]
 
 
 def one_arm(name: str, **flags) -> Arm:
