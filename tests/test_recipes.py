@@ -82,6 +82,23 @@ def test_the_efficient_form_is_for_a_base_method_with_rotation() -> None:
         assert (plain.rotation.size, plain.schedule) == (0.0, config("byol", form="paper").schedule)
 
 
+@pytest.mark.parametrize(
+    ("objective", "flags"),
+    [
+        ("byol+rotation", {"rotation": {"on": "h"}}),
+        ("byol+rotation", {"rotation": {"share": 0.5}}),
+        ("byol+rotation", {"rotation": {"views": "given"}, "augment": {"rotate": True}}),
+        ("byol+moco+rotation", {}),
+        ("simclr+rotation", {"simclr": {"known_labels": 0.5}}),
+    ],
+)
+def test_the_efficient_form_gives_way_to_what_was_asked_for(objective: str, flags: dict) -> None:
+    rotation = resolve({"data": "cifar10", "objective": objective} | flags).config.rotation
+    assert (rotation.for_base, rotation.scale, rotation.size) == ("no", (0, 0), 0.5)
+    flags = {**flags, "rotation": {**flags.get("rotation", {}), "for_base": "more"}}
+    assert resolve({"data": "cifar10", "objective": objective} | flags).config.rotation.for_base == "more"
+
+
 def test_precedence_defaults_recipe_file_flags(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("epochs: 7\nseed: 3\nrotation:\n  on: h\n  size: 8\nlr: 1e-2\n")

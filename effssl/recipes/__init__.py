@@ -6,7 +6,7 @@ What a recipe says under `efficient` holds for a base method with rotation, unle
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from effssl.config import Config, build, config_type, flatten, merge, read_yaml, to_dict, written_by
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
-from effssl.objectives.options import FOR_BASE, PRETEXT, TERMS
+from effssl.objectives.options import FOR_BASE, PRETEXT, TERMS, Rotation
 
 FOLDER = Path(__file__).parent
 NAMED_SETS = ("cifar10", "cifar100")
@@ -151,14 +151,21 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
             f"each batch is computed in {config.accumulate} parts: batch norm, and terms that compare images, see "
             f"{config.batch_size // config.accumulate} images at a time, which is not the same as the large batch"
         )
-    feeds = config.rotation.for_base
-    if efficient_form and feeds != "no" and "for_base" not in given.get("rotation", {}):
-        able = all(term in PRETEXT or term in FOR_BASE[feeds] for term in weights) and not config.simclr.known_labels
-        if not (able and config.rotation.whole):
-            config = dataclasses.replace(config, rotation=dataclasses.replace(config.rotation, for_base="no"))
+    if efficient_form:
+        config = dataclasses.replace(config, rotation=_possible(config, weights, given.get("rotation", {})))
     config = dataclasses.replace(config, recipe=name)
     check(config)
     return Plan(config, weights, notes)
+
+
+def _possible(config: Config, terms: Collection[str], given: Mapping[str, Any]) -> Rotation:
+    """The task without what a recipe's efficient form says and other wishes forbid; what was asked for stays."""
+    rotation = config.rotation
+    able = all(term in PRETEXT or term in FOR_BASE.get(rotation.for_base, terms) for term in terms)
+    if rotation.whole and able and not ("simclr" in terms and config.simclr.known_labels):
+        return rotation
+    plain: dict[str, Any] = {"for_base": "no", "scale": (0.0, 0.0), "upright": 0.0}
+    return dataclasses.replace(rotation, **{key: value for key, value in plain.items() if key not in given})
 
 
 def check(config: Config) -> None:
