@@ -17,12 +17,13 @@ def test_demo_runs_and_is_not_repeated(
     monkeypatch.setenv("COLUMNS", "120")  # wide enough for whole lines
     demo.main(["--data", "digits", "--out", "here"])
     text = capsys.readouterr()
-    for words in ("byol+rotation, small rotated views", "the paper's form", "to byol"):
+    for words in ("byol+rotation, efficient", "the paper's form", "to byol"):
         assert words in text.out
     assert (in_tmp / "here/demo.png").stat().st_size > 10_000
     results = json.loads((in_tmp / "here/results.json").read_text())
     byol, paper = results["arms"]["byol"][0], results["arms"]["paper"][0]
-    assert paper["mflop_per_image"] / byol["mflop_per_image"] == pytest.approx(1.75, abs=0.15)
+    assert paper["flops"] / byol["flops"] == pytest.approx(1.75, abs=0.15)
+    assert results["arms"]["ours"][0]["flops"] < paper["flops"]  # twice the epochs, at less cost
     before = (in_tmp / "here/digits-byol-0/encoder.safetensors").stat().st_mtime_ns
     demo.main(["--data", "digits", "--out", "here"])
     assert (in_tmp / "here/digits-byol-0/encoder.safetensors").stat().st_mtime_ns == before
@@ -38,10 +39,10 @@ def test_epochs_to_reach() -> None:
 def test_no_gain_is_said(capsys: pytest.CaptureFixture) -> None:
     def arm(knn: float) -> dict:
         curve = [{"epoch": 1, "flops": 1, "knn": knn}]
-        return {"knn": knn, "linear": knn, "epochs": 1, "seconds": 1.0, "mflop_per_image": 1.0, "curve": curve}
+        return {"knn": knn, "linear": knn, "epochs": 1, "seconds": 1.0, "flops": 1.0, "curve": curve}
 
-    demo.print_table({"byol": [arm(30)], "small": [arm(29)], "paper": [arm(31)]}, "cifar10", 1)
+    demo.print_table({"byol": [arm(30)], "ours": [arm(29)], "paper": [arm(31)]}, "cifar10", 1)
     text = capsys.readouterr()
-    assert "small rotated views shows no gain: -1.0" in text.err
+    assert "efficient shows no gain: -1.0" in text.err
     assert "the paper's form gains 1.0" in text.err
     assert "never" in text.out
