@@ -296,7 +296,8 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(config: Any) -> str:
     """A short name for a complete config: what has the same settings has the same name."""
-    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()[:12]
+    values = {key: value for key, value in to_dict(config).items() if key != "form"}  # which only fills in others
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -372,4 +373,5 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def differences(old: Config, new: Config) -> list[str]:
     """What differs between two configs and matters for the result, one line each."""
     a, b = flatten(to_dict(old)), flatten(to_dict(new))
-    return [f"{key}: {a[key]} → {b[key]}" for key in a if key not in MACHINE_FIELDS and a[key] != b[key]]
+    equal = MACHINE_FIELDS | {"form"}  # which only fills in others
+    return [f"{key}: {a[key]} → {b[key]}" for key in a if key not in equal and a[key] != b[key]]

@@ -35,11 +35,14 @@ def objective(
         encoder: a module of your own, N×3×S×S → N×width, or a name; default: the recipe's
         data: what is trained on, where a term uses labels or the size of views is to be taken from it
         device: where the weights live; default: where the module is, else the CPU
-        settings: as in `pretrain`: image_size, batch_size, epochs, seed, projector={"out": 64}, byol={"momentum": 0.9}
+        settings: as in `pretrain`: image_size, batch_size, epochs, seed, projector={"out": 64}, byol={"momentum": 0.9};
+            a recipe whose views grow with the run does so only if `epochs` tells how long that is
     """
     here = next((p.device for p in encoder.parameters()), None) if isinstance(encoder, nn.Module) else None
     place = pick_device(device or str(here or "cpu"))
     flags = settings | {"objective": expression, "data": data if isinstance(data, str) else data.name}
+    if "epochs" not in settings:  # nobody knows how long the loop is, so views cannot grow with it
+        flags["schedule"] = {"grow_from": 1.0} | settings.get("schedule", {})
     if isinstance(encoder, str) and encoder:
         flags["encoder"] = encoder
     plan = resolve(flags, accelerator=place.type != "cpu")

@@ -156,7 +156,7 @@ def _execute(
     run = Run(folder) if going_on else None
     if budget is not None:
         said = set(flags) | set(read_yaml(file) if file else {})
-        free = {"size": size_is_free, "task": not said & {"rotation", "recipe"}}
+        free = {"size": size_is_free, "task": not said & {"rotation", "recipe", "form"}}
         if run is not None and run.finished:
             plan = as_chosen(plan, run.config, free)
         else:

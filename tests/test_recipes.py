@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from effssl import recipes
@@ -90,13 +91,39 @@ def test_the_efficient_form_is_for_a_base_method_with_rotation() -> None:
         ("byol+rotation", {"rotation": {"views": "given"}, "augment": {"rotate": True}}),
         ("byol+moco+rotation", {}),
         ("simclr+rotation", {"simclr": {"known_labels": 0.5}}),
+        ("simclr+rotation", {"simclr": {"decoupled": True}}),
     ],
 )
 def test_the_efficient_form_gives_way_to_what_was_asked_for(objective: str, flags: dict) -> None:
-    rotation = resolve({"data": "cifar10", "objective": objective} | flags).config.rotation
-    assert (rotation.for_base, rotation.scale, rotation.size) == ("no", (0, 0), 0.5)
+    config = resolve({"data": "cifar10", "objective": objective} | flags).config
+    rotation = config.rotation
+    assert config.schedule.grow_from == 1
+    assert (rotation.for_base, rotation.scale, rotation.size) == ("nothing", (0, 0), 0.5)
     flags = {**flags, "rotation": {**flags.get("rotation", {}), "for_base": "more"}}
     assert resolve({"data": "cifar10", "objective": objective} | flags).config.rotation.for_base == "more"
+
+
+def test_wishes_about_crops_and_growth_hold_in_the_efficient_form() -> None:
+    def config(**flags):
+        return resolve({"data": "cifar10", "objective": "byol+rotation"} | flags).config
+
+    assert config(augment={"scale": (0.5, 1.0)}).rotation.scale == (0.5, 1.0)
+    assert config(augment={"pad": 4}).rotation.scale == (0, 0)
+    assert config(schedule={"grow_from": 0.5}).schedule.grow == "steadily"
+    assert config(byol={"weight": 0.0}).rotation.for_base == "nothing"
+
+
+def test_a_runs_config_is_complete(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    older = {"objective": "byol+rotation", "recipe": "cpu-byol", "rotation": {"size": 0.5}, "versions": {"effssl": "0"}}
+    file.write_text(yaml.safe_dump(older))
+    config = resolve({"data": "cifar10"}, file).config
+    assert (config.rotation.for_base, config.schedule.grow_from) == ("nothing", 1)
+    file.write_text(yaml.safe_dump(older | {"form": "efficient"}))
+    with pytest.raises(RequestError, match="--form paper would change none"):
+        resolve({"data": "cifar10", "form": "paper"}, file)
+    with pytest.raises(RequestError, match="has no efficient form"):
+        resolve({"data": "cifar10", "form": "efficient", "recipe": "cifar10-byol", "objective": "byol+rotation"})
 
 
 def test_precedence_defaults_recipe_file_flags(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ def _until(condition: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def test_a_trial_behind_the_others_is_ended(tmp_path: Path) -> None:
-    trials = [Trial(FLAGS, {"lr": lr}, tmp_path) for lr in (0.1, 0.2, 0.3, 1e-9)]
+    flags = FLAGS | {"form": "paper", "rotation": {"size": 0.5, "update_stats": False}}
+    trials = [Trial(flags, {"lr": lr}, tmp_path) for lr in (0.1, 0.2, 0.3, 1e-9)]
     for trial in trials:
         effssl.pretrain(**trial.flags, out=trial.folder, quiet=True)
         trial.keep("finished")

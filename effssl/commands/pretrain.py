@@ -71,7 +71,7 @@ def _defaults(args: list[str]) -> Pretrain:
 
     if not {"-h", "--help"} & set(args):
         return Pretrain()
-    flags = {name: _value_after(args, f"--{name}") for name in ("data", "objective", "recipe")}
+    flags = {name: _value_after(args, f"--{name}") for name in ("data", "objective", "recipe", "form")}
     plan = resolve({name: value for name, value in flags.items() if value})
     config = {f.name: getattr(plan.config, f.name) for f in dataclasses.fields(Config)}
     return Pretrain(**config | {"recipe": flags["recipe"] or "auto"})

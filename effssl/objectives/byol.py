@@ -32,7 +32,10 @@ def agreement(step: Step, q: nn.Module, answers: Tensor) -> Tensor:
 
 
 class BYOL(Term):
-    """L = −(1/2B) Σ cos(q(z₁), z̄₂) + cos(q(z₂), z̄₁), z̄ from the target network ψ ← τψ + (1 − τ)θ."""
+    """L = −(1/2B) Σ cos(q(z₁), z̄₂) + cos(q(z₂), z̄₁), z̄ from the target network ψ ← τψ + (1 − τ)θ.
+
+    With further views z′ of an image (`step.more`) also −mean cos(q(z′), mean of its z̄); one-sided, z̄₂ alone answers.
+    """
 
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)

@@ -17,7 +17,7 @@ from effssl.data.views import Needs, Views
 from effssl.distribution import rank, world
 from effssl.errors import RequestError
 from effssl.network import Network
-from effssl.objectives.options import FOR_BASE, OWN, PRETEXT, TERMS, Plain
+from effssl.objectives.options import FOR_BASE, OWN, TERMS, Plain, feeds_base
 from effssl.randomness import seeded
 
 
@@ -77,7 +77,7 @@ class Step:
             return self.passes(module, views[1:]) if self.one_sided else swapped(self.passes(module, views))
 
     def h(self, group: str = "large") -> Tensor:
-        """Features of the large (or small) views, (n·B)×h_dim: first all first views, then all second ones."""
+        """Features of the large (or small) views that are learned from, (n·B)×h_dim: all first, then all second."""
         if group not in self._h:
             self._h[group] = self.passes(self.network.f, self.learned(group))
         return self._h[group]
@@ -256,10 +256,12 @@ def build_objective(config: Config, weights: dict[str, float], network: Network,
     for name in weights:
         with seeded(config.seed, "init", name):
             terms[name] = term_class(name)(getattr(config, name), network, setting)
-    asked = config.rotation.for_base if "rotation" in terms else "no"
-    other = next((name for name in terms if name not in PRETEXT and name not in FOR_BASE.get(asked, terms)), None)
-    if other or (asked != "no" and config.simclr.known_labels and "simclr" in terms):
-        raise RequestError(f"{other or 'simclr with known labels'} cannot take --rotation.for-base {asked}")
+    asked = config.rotation.for_base if "rotation" in terms else "nothing"
+    if asked != "nothing" and not feeds_base(config, terms, asked):
+        raise RequestError(
+            f"rotation.for_base {asked} goes with {', '.join(FOR_BASE[asked])} alone, with on z, form ce and one or "
+            "two views, without shared and share; not with simclr's decoupled or known_labels nor without stop_gradient"
+        )
     return Objective(network, terms, weights, config)
 
 

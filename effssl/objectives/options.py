@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal
 
@@ -167,10 +168,10 @@ class Rotation:
     shared: int = 0
     """share only so many stages (1 stem, 2–5 blocks, 6 projector) and copy the rest; 0 shares all"""
     size: float = 0.0
-    """side of the rotated views in pixels, or below 1 as a share of the other views' side; 0 is the same side"""
+    """side of the rotated views in pixels, or below 1 as a share of the full side of the others; 0 is their side"""
     scale: tuple[float, float] = (0.0, 0.0)
     """rotated views are crops of their own that cover this share of the image; 0 0: they are the other views"""
-    for_base: Literal["no", "more", "instead"] = "no"
+    for_base: Literal["nothing", "more", "instead"] = "nothing"
     """what rotated views are to the base method, which is told their angles: nothing; more views to learn from; or
     views to learn from instead of the second one, which then only gives the answers, without a gradient"""
     upright: float = 0.0
@@ -230,6 +231,13 @@ FOR_BASE = {"more": ("byol", "simsiam", "simclr", "swav"), "instead": ("byol", "
 
 PRETEXT = {"rotation", "jigsaw"}
 """Terms that look at one view at a time; all others compare views of an image."""
+
+
+def feeds_base(config: Any, terms: Iterable[str], how: str) -> bool:
+    """Whether rotated views can be for the base methods of a config; if for nothing, whether they could be at all."""
+    able = all(term in ("rotation", "jigsaw") or how == "nothing" or term in FOR_BASE[how] for term in terms)
+    plain = not (config.simclr.known_labels or config.simclr.decoupled) and config.simsiam.stop_gradient
+    return able and config.rotation.whole and (plain or how == "nothing")
 
 
 def term_names() -> list[str]:

@@ -60,11 +60,7 @@ class Rotation(Pretext):
             raise RequestError(f"rotation.on {options.on} needs a ResNet, and neither rotation.shared nor views given")
         if options.upright and self.mode in ("all", "given"):
             raise RequestError("rotation.upright needs views that are rotated by an angle of their own each")
-        if options.for_base != "no":
-            if not options.whole:
-                raise RequestError(
-                    "rotation.for_base goes with on z, form ce and one or two views, without shared and share"
-                )
+        if options.for_base != "nothing":
             if setting.alone:
                 raise RequestError("rotation.for_base needs a base method, e.g. byol+rotation")
             self.turn = nn.Embedding(len(options.angles), network.z_dim)
@@ -82,10 +78,9 @@ class Rotation(Pretext):
 
         So they need not find the same z for an image and its rotation, which would be against the task.
         """
-        if self.options.for_base == "no":
+        if self.options.for_base == "nothing":
             return
-        labels = self._labels(step)
-        z = self._features(step, self._rotated(step, labels))
+        _, labels, z = self._made(step)
         step.rotated = labels, z
         step.more = z + self.turn(labels.to(z.device, non_blocking=True))
         step.one_sided = self.options.for_base == "instead"
@@ -93,11 +88,7 @@ class Rotation(Pretext):
     def loss(self, step: Step) -> Outcome:
         if self.mode == "given":
             return self._classify(step, step.z() if self.options.on == "z" else step.h(), step.views.angle)
-        if step.rotated is not None:
-            return self._classify(step, step.rotated[1], self._noisy(step, step.rotated[0]))
-        labels = self._labels(step)
-        x = self._rotated(step, labels)
-        features = self._features(step, x)
+        labels, features = step.rotated or self._made(step)[1:]
         if self.options.form == "cosine":
             return Outcome(self._cosine(step, features, labels))
         return self._classify(step, features, self._noisy(step, labels))
@@ -109,10 +100,17 @@ class Rotation(Pretext):
             x, labels = torch.cat(step.views.large), step.views.angle
             features = step.z() if self.options.on == "z" else step.h()
         else:
-            labels = self._labels(step)
-            x = self._rotated(step, labels)
-            features = self._features(step, x)
-        return x, labels, step.run(self.r, features) if self.options.form == "ce" else None
+            x, labels, features = self._made(step)
+        return x, labels, self._logits(step, features) if self.options.form == "ce" else None
+
+    def _made(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """The rotated views of a step, their places in the angle set, and what the network makes of them."""
+        labels = self._labels(step)
+        x = self._rotated(step, labels)
+        return x, labels, self._features(step, x)
+
+    def _logits(self, step: Step, features: Tensor) -> Tensor:
+        return step.run(self.r, F.normalize(features, dim=1) if self.options.normalize else features)
 
     def _width(self, network: Network, setting: Setting) -> int:
         """Width of the head's input."""
@@ -153,8 +151,7 @@ class Rotation(Pretext):
     def _features(self, step: Step, x: Tensor) -> Tensor:
         """The head's input: through the network, or through its shared stages and an own copy of the rest."""
         views = 1 if self.options.joint_pass or self.mode == "all" else self.count
-        features = torch.cat([self._pass(step, part) for part in x.chunk(views)])
-        return F.normalize(features, dim=1) if self.options.normalize else features
+        return torch.cat([self._pass(step, part) for part in x.chunk(views)])
 
     def _pass(self, step: Step, x: Tensor) -> Tensor:
         with frozen_statistics(step.network, not self.options.update_stats):
@@ -185,7 +182,7 @@ class Rotation(Pretext):
             groups = len(labels) // len(step.views.index)
             everyone = gather(features, groups), gather(labels, groups)
             return Outcome(sup_con(*everyone, self.options.temperature))
-        logits = step.run(self.r, features)
+        logits = self._logits(step, features)
         right = (logits.detach().argmax(1) == labels).float().mean()
         loss = F.cross_entropy(logits, labels)
         if self.options.share < 1:  # processes may have unequal parts, and the mean over all is meant

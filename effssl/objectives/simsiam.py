@@ -12,7 +12,7 @@ from effssl.objectives.options import SimSiam as Options
 
 
 class SimSiam(Term):
-    """L = −½ cos(q(z₁), sg z₂) − ½ cos(q(z₂), sg z₁)."""
+    """L = −½ cos(q(z₁), sg z₂) − ½ cos(q(z₂), sg z₁); further views and one side as for BYOL."""
 
     def __init__(self, options: Options, network: Network, setting: Setting) -> None:
         super().__init__(options, network, setting)

@@ -6,7 +6,7 @@ What a recipe says under `efficient` holds for a base method with rotation, unle
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from effssl.config import Config, build, config_type, flatten, merge, read_yaml, to_dict, written_by
 from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
-from effssl.objectives.options import FOR_BASE, PRETEXT, TERMS, Rotation
+from effssl.objectives.options import PRETEXT, TERMS, feeds_base
 
 FOLDER = Path(__file__).parent
 NAMED_SETS = ("cifar10", "cifar100")
@@ -100,27 +100,32 @@ def about(name: str) -> str:
 def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: bool = False) -> Plan:
     """Turn what the user said (nested mapping of flags, and a config file) into a complete plan."""
     from_file = read_yaml(file) if file else {}
+    of_a_run = "versions" in from_file  # complete: nothing is to be added to it
     source = f"{file}{written_by(from_file)}" if file else ""
     given = merge(from_file, flags)
     asked = {k: v for k, v in given.items() if k in ("data", "objective", "recipe", "form")}
     request = build(config_type(), asked, "request")
+    if of_a_run and request.form != from_file.get("form", request.form):
+        raise RequestError(f"{file} holds all settings of a run, and --form {request.form} would change none of them")
     written = parse(request.objective)
     name = request.recipe
     if name == "auto":
         name = choose(request.data, written, accelerator)
     recipe = read(name)
-    efficient = recipe.pop("efficient", {})
+    section = recipe.pop("efficient", {})
     base = build(config_type(), recipe, f"recipe {name}")
-    weight = given.get("rotation", {}).get("weight") if written.get("rotation") is None else written["rotation"]
-    instance = any(term not in PRETEXT for term in written)
-    efficient_form = request.form == "efficient" and "rotation" in written and weight != 0 and instance and efficient
-    if efficient_form:
-        base = build(config_type(), efficient, f"recipe {name}", base)
-    config = build(config_type(), from_file, source, base) if file else base
-    config = build(config_type(), flags, "request", config)
-    notes = [f"recipe {name}"]
-    if efficient_form:
-        notes.append("rotation in its efficient form; --form paper has the published one")
+
+    def with_request(base: Config) -> Config:
+        config = build(config_type(), from_file, source, base) if file else base
+        return build(config_type(), flags, "request", config)
+
+    config, notes = with_request(base), [f"recipe {name}"]
+    if request.form == "efficient" and not of_a_run and _joins(written, config):
+        if not section and "form" in given:
+            raise RequestError(f"recipe {name} has no efficient form; those named cpu-… and images-… do")
+        section, note = _efficient(section, written, config, given)
+        base = build(config_type(), section, f"recipe {name}", base)
+        config, notes = with_request(base), [*notes, *note]
 
     if "lr" not in given and config.batch_size != base.batch_size:
         lr = base.lr * config.batch_size / base.batch_size
@@ -151,21 +156,36 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
             f"each batch is computed in {config.accumulate} parts: batch norm, and terms that compare images, see "
             f"{config.batch_size // config.accumulate} images at a time, which is not the same as the large batch"
         )
-    if efficient_form:
-        config = dataclasses.replace(config, rotation=_possible(config, weights, given.get("rotation", {})))
     config = dataclasses.replace(config, recipe=name)
     check(config)
     return Plan(config, weights, notes)
 
 
-def _possible(config: Config, terms: Collection[str], given: Mapping[str, Any]) -> Rotation:
-    """The task without what a recipe's efficient form says and other wishes forbid; what was asked for stays."""
-    rotation = config.rotation
-    able = all(term in PRETEXT or term in FOR_BASE.get(rotation.for_base, terms) for term in terms)
-    if rotation.whole and able and not ("simclr" in terms and config.simclr.known_labels):
-        return rotation
-    plain: dict[str, Any] = {"for_base": "no", "scale": (0.0, 0.0), "upright": 0.0}
-    return dataclasses.replace(rotation, **{key: value for key, value in plain.items() if key not in given})
+def _joins(written: Mapping[str, float | None], config: Config) -> bool:
+    """Whether rotation joins a base method, and neither has weight 0."""
+    weights = {term: getattr(config, term).weight if w is None else w for term, w in written.items()}
+    return weights.get("rotation", 0) != 0 and any(w != 0 for term, w in weights.items() if term not in PRETEXT)
+
+
+def _efficient(
+    section: Mapping[str, Any], terms: Iterable[str], config: Config, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """What holds of a recipe's efficient form beside what was asked for, and what to say about it."""
+    if not section:
+        return {}, []
+    rotation, augment = dict(section["rotation"]), given.get("augment", {})
+    if not feeds_base(config, terms, rotation.get("for_base", "nothing")):
+        few = {key: rotation[key] for key in ("size", "update_stats")}
+        return {"rotation": few}, [
+            "rotated views of half the side; the rest of the efficient form does not go with this"
+        ]
+    if "scale" in rotation and "scale" in augment:
+        rotation["scale"] = augment["scale"]
+    if {"pad", "saliency"} & set(augment):
+        rotation.pop("scale", None)  # rotated views are then made of the other two, which were cut as told
+    grow = {} if any(key.startswith("grow") for key in given.get("schedule", {})) else section.get("schedule", {})
+    note = "rotation in its efficient form; --form paper has the published one"
+    return {"rotation": rotation} | ({"schedule": grow} if grow else {}), [note]
 
 
 def check(config: Config) -> None:

@@ -13,7 +13,7 @@ from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT
 from effssl.progress import say, table
 from effssl.recipes import names as recipes
-from effssl.recipes import resolve
+from effssl.recipes import read, resolve
 from effssl.studies.study import MEASURES, Arm, Study
 
 SCALES = {
@@ -118,11 +118,17 @@ def settings(study: Study, arm: Arm, seed: int, scale: str, sources: Sources) ->
         name = arm.recipe or f"{published}-{first}"
         if name not in recipes():
             name = next(r for r in (f"imagenet100-{first}", f"cifar10-{first}") if r in recipes())
-        flags |= {"recipe": name, "epochs": max(1, round(study.epochs * arm.length)), "data": published}
+        flags |= {
+            "recipe": name,
+            "epochs": max(1, round(study.epochs * arm.length)),
+            "data": published,
+            "form": "paper",
+        }
         if photographs:
             flags |= {"data": sources.images or published}
             flags |= {"classes": "imagenet100"} if published == "imagenet100" else {}
-        flags = merge(flags, arm.flags)
+        efficient = read(f"cpu-{first}").get("efficient", {}) if arm.flags.get("form") == "efficient" else {}
+        flags = merge(merge(flags, efficient), {key: value for key, value in arm.flags.items() if key != "form"})
     else:
         epochs = 1 if scale == "smoke" else max(1, round(cpu_epochs(study, arm)))
         flags |= {"recipe": f"cpu-{first}", "epochs": epochs}

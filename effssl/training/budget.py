@@ -99,8 +99,10 @@ class Budget:
             return timed(as_chosen(plan, before, free))
         notes = []
         terms = parse(plan.config.objective)
-        if free["task"] and len(terms) > 1 and "rotation" in terms:
-            cheap = dataclasses.replace(plan.config.rotation, size=CHEAP_SIZE, update_stats=False)
+        rotation = plan.config.rotation
+        cheap_already = rotation.size and not rotation.update_stats
+        if free["task"] and len(terms) > 1 and "rotation" in terms and not cheap_already:
+            cheap = dataclasses.replace(rotation, size=CHEAP_SIZE, update_stats=False)
             cheaper = dataclasses.replace(plan, config=dataclasses.replace(plan.config, rotation=cheap))
             with suppress(RequestError):  # some encoders take images of one size only
                 Trainer(cheaper, data, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from functools import partial
 
@@ -12,7 +13,7 @@ from effssl.config import Config
 from effssl.data import Data
 from effssl.distribution import world
 from effssl.network import Network, build_network
-from effssl.network.encoders import Encoder
+from effssl.network.encoders import Encoder, refused
 from effssl.objectives.objective import Objective, Setting, build_objective
 from effssl.objectives.options import OWN
 from effssl.recipes import Plan
@@ -46,6 +47,13 @@ def make_objective(
         classes=len(data.train.classes) if data else 0,
     )
     network = network or build_network(config)
+    first = side_of_views(config, 0.0)
+    if first != config.image_size:
+        with (
+            refused(f"{config.encoder} (views grow: --schedule.grow-from 1 is all at full size)", first),
+            torch.no_grad(),
+        ):
+            copy.deepcopy(network.encoder).eval()(torch.zeros(2, 3, first, first))
     objective = build_objective(config, plan.weights, network, setting)
     objective = objective.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:

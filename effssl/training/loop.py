@@ -275,7 +275,7 @@ def train(
                     text = progress_text(at.epoch + 1, epochs, float(at.sums["loss"]) / at.step, lr, rate)
                     progress(trainer.steps_done, text)
                     if not told and budget is None:
-                        left = trainer.total_steps - trainer.steps_done
+                        left = (trainer.total_steps - trainer.steps_done) * later_steps(trainer)
                         display.say(f"about {clock(left * config.batch_size / rate)} to go, looks not counted")
                         told = True
                 if trainer.steps_done >= trainer.total_steps:
@@ -318,6 +318,13 @@ def train(
     if writes:
         write_atomically(run.encoder_path, dump_encoder(network.encoder, describe(config)))
     barrier()
+
+
+def later_steps(trainer: Trainer) -> float:
+    """How much longer than now the steps to come take on average, by the area of views that grow."""
+    done = trainer.done(trainer.steps_done)
+    sides = [side_of_views(trainer.config, done + (1 - done) * i / 20) for i in range(20)]
+    return sum(side**2 for side in sides) / len(sides) / sides[0] ** 2
 
 
 def resuming(state: dict[str, Any], trainer: Trainer) -> str:

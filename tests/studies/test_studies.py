@@ -115,6 +115,13 @@ def test_each_arm_can_be_built_at_cpu_scale(name: str, tmp_path: Path) -> None:
         gflop_per_image(dataclasses.replace(job, flags={**job.flags, "batch_size": 8, "lr": 0.1}))
 
 
+@pytest.mark.parametrize("name", ["C01", "C02", "C03", "C04", "C05"])
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_arms_of_a_study_against_compute_are_all_different(name: str, scale: str, tmp_path: Path) -> None:
+    jobs = jobs_of(load(name), scale, 1, tmp_path, Sources(images="photos"))
+    assert len({job.folder for job in jobs}) == len(jobs)
+
+
 def test_shared_arms_have_one_folder(tmp_path: Path) -> None:
     def folders(name: str) -> dict[str, Path]:
         jobs = jobs_of(load(name), "cpu", 1, tmp_path, Sources())

@@ -36,6 +36,8 @@ OBJECTIVES: list[tuple[str, dict]] = [
     ("byol+rotation", {"rotation": {"form": "cosine", "shared": 3}}),
     ("byol+jigsaw", {"image_size": 64}),
     ("byol+rotation", {"rotation": {"for_base": "more"}}),
+    ("byol+rotation", {"rotation": {"for_base": "instead", "upright": 0.5}}),
+    ("simsiam+rotation", {"rotation": {"for_base": "instead"}}),
     ("simclr+rotation", {"rotation": {"for_base": "instead", "scale": [0.2, 1.0]}}),
     ("simclr+rotation", {"rotation": {"for_base": "more"}}),
     ("swav+rotation", {"rotation": {"for_base": "more"}}),

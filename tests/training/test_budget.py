@@ -37,13 +37,18 @@ def test_what_is_not_a_time(text: str) -> None:
 
 
 def test_views_grow(tiny_photos: Tensor) -> None:
-    t = trainer(tiny_photos[:128], schedule={"grow_from": 0.5, "grow_until": 0.8, "warmup_epochs": 0})
+    t = trainer(tiny_photos[:128], form="paper", schedule={"grow_from": 0.5, "grow_until": 0.8, "warmup_epochs": 0})
     steps = t.loader.steps
     sides = [next(t.loader.epoch(epoch)).large[0].shape[-1] for epoch in range(10)]
     assert sides[0] == 16
     assert sides == sorted(sides)
     assert sides[8:] == [32, 32]
+    assert 24 in sides
     assert [side_of_views(t.config, step / (10 * steps)) for step in range(0, 10 * steps, steps)] == sides
+
+
+def test_time_is_kept_for_the_report() -> None:
+    assert [Budget(seconds, 0.0, report=True).seconds for seconds in (40.0, 600.0)] == [38.0, 595.0]
 
 
 def test_views_grow_at_once(tiny_photos: Tensor) -> None:
