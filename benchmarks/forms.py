@@ -1,4 +1,4 @@
-"""What the rotation task costs in seconds and in counted FLOPs: whole runs of 20 steps of base, the paper's form and ours.
+"""What the rotation task costs in seconds and in counted FLOPs: runs of 20 steps of base, the paper's form and ours.
 
 The steps of a run are not all alike: in the efficient form of some methods the first ones have smaller views.
 

@@ -157,7 +157,8 @@ class ViewLoader:
     def _whole(self, rows: Sequence[Tensor]) -> Iterable[Tensor]:
         """The whole images of each batch, B×3×H×W on the device; those of a pack are read one batch ahead."""
         if self._pixels is not None:
-            return (self._pixels[index.to(self.device, non_blocking=True)] for index in rows)
+            # For bytes index_select is twenty times as fast as an index in brackets.
+            return (self._pixels.index_select(0, index.to(self.device, non_blocking=True)) for index in rows)
         assert isinstance(self.images, PackedImages)
         return (self._upload(pixels) for pixels in ahead(map(self.images.read, rows)))
 
