@@ -50,6 +50,6 @@ STUDIES = {
         against_compute("C02", "simclr", "cifar10", (2, 6), (6,), (2, 4, 6)),
         against_compute("C03", "simsiam", "cifar10", (2, 6), (6,), (2, 3, 6)),
         against_compute("C04", "swav", "cifar10", (2, 6), (6,), (2, 4, 7)),
-        against_compute("C05", "byol", "imagenet100", (3, 6, 12), (12,), (6, 12, 24)),
+        against_compute("C05", "byol", "imagenet100", (6, 12), (), (6, 12, 24)),
     )
 }
