@@ -40,7 +40,8 @@ def folder(photos: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few seconds on those photographs."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    settings = {"epochs": 3, "batch_size": 32, "image_size": 32, "workers": 0, "quiet": True}
+    settings = {"epochs": 3, "batch_size": 32, "image_size": 32, "workers": 0, "quiet": True, "form": "paper"}
+    settings["rotation"] = {"size": 0.5, "update_stats": False}
     effssl.pretrain(str(folder), "simclr+rotation", out=out, **settings)
     return out
 
