@@ -15,7 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 STUDIES = {"byol": "C01", "simsiam": "C03", "swav": "C04", "simclr": "C02"}
-FORMS = {"": "base", "+rotation": "with rotation, the paper's form", "+rotation, efficient": "with rotation, ours"}
+FORMS = {"": "base", "+rotation": "with rotation, the paper's form", "+rotation, efficient": "with rotation, efficient"}
 STYLES = ("k-o", "C1-^", "C0-s")
 
 
