@@ -210,8 +210,10 @@ def test_the_device_of_a_config_file_counts(tmp_path: Path) -> None:
 
 def test_rotated_views_that_an_encoder_does_not_take_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     settings = QUICK | {"encoder": "vit_b_16", "image_size": 32}
-    with pytest.raises(RequestError, match=r"rotation.size"):
+    with pytest.raises(RequestError, match="--form paper"):
         effssl.pretrain("digits", "byol+rotation", epochs=1, out=tmp_path / "r", **settings)
+    with pytest.raises(RequestError, match=r"rotation.size"):
+        effssl.pretrain("digits", "moco+rotation", epochs=1, out=tmp_path / "r", **settings)
     assert not (tmp_path / "r").exists()
 
 

@@ -50,7 +50,7 @@ def make_objective(
     first = side_of_views(config, 0.0)
     if first != config.image_size:
         with (
-            refused(f"{config.encoder} (views grow: --schedule.grow-from 1 is all at full size)", first),
+            refused(f"{config.encoder} (views grow with the run; --form paper keeps one size)", first),
             torch.no_grad(),
         ):
             copy.deepcopy(network.encoder).eval()(torch.zeros(2, 3, first, first))
