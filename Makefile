@@ -1,4 +1,4 @@
-# make demo   set up and show what the package does, in about six minutes on two cores
+# make demo   set up and show what the package does, in about four minutes on two cores
 # make test   set up and run the tests
 # make lint   style and types
 # make docs   the documentation site, in site/
