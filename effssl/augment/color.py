@@ -1,4 +1,8 @@
-"""Changes of color, each with one parameter per image. Images are float N×3×H×W in [0, 1]; factors are N."""
+"""Changes of color in place, each with one parameter per image. Images are float N×3×H×W in [0, 1]; factors are N.
+
+In place, since on a CPU a pass over pixels that lie in the cache takes less than half the time of one that fills fresh
+memory.
+"""
 
 from __future__ import annotations
 
@@ -14,56 +18,51 @@ def to_gray(x: Tensor) -> Tensor:
     return (r * LUMA[0]).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2]).unsqueeze(1)
 
 
-def brightness(x: Tensor, factor: Tensor) -> Tensor:
+def brightness_(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from black."""
-    return (x * factor.view(-1, 1, 1, 1)).clamp_(0, 1)
+    return x.mul_(factor.view(-1, 1, 1, 1)).clamp_(0, 1)
 
 
-def contrast(x: Tensor, factor: Tensor) -> Tensor:
+def contrast_(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from the image's mean luminance."""
-    r, g, b = x.mean((2, 3)).unbind(1)
-    mean = r * LUMA[0] + g * LUMA[1] + b * LUMA[2]
-    factor = factor.view(-1, 1, 1, 1)
-    return (x * factor).add_(mean.view(-1, 1, 1, 1) * (1 - factor)).clamp_(0, 1)
+    mean = x.mean((2, 3)) @ x.new_tensor(LUMA)  # N
+    return x.mul_(factor.view(-1, 1, 1, 1)).add_((mean * (1 - factor)).view(-1, 1, 1, 1)).clamp_(0, 1)
 
 
-def saturation(x: Tensor, factor: Tensor) -> Tensor:
+def saturation_(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from gray."""
-    return torch.lerp(to_gray(x), x, factor.view(-1, 1, 1, 1)).clamp_(0, 1)
+    return x.lerp_(to_gray(x), (1 - factor).view(-1, 1, 1, 1)).clamp_(0, 1)
 
 
-def hue(x: Tensor, shift: Tensor) -> Tensor:
+def hue_(x: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue of HSV by `shift` (−0.5 … 0.5 of a full turn).
 
-    The smallest channel and the chroma c stay; with the new hue h in sixths of a turn, red is
+    With low and c, the smallest channel and the chroma, the hue h in sixths of a turn satisfies
+    |h − 3| = 2 + (r − g − b + low)/c, and h < 3 where g > b. The new color keeps low and c: red is
     low + c·clamp(|h − 3| − 1, 0, 1), green low + c·clamp(2 − |h − 2|, 0, 1) and blue low + c·clamp(2 − |h − 4|, 0, 1).
     """
     r, g, b = x.unbind(1)  # N×H×W
-    high, low = x.amax(1), x.amin(1)
-    c = high.sub(low)
-    # Red is the largest: (g − b)/c; green: 2 + (b − r)/c; blue: 4 + (r − g)/c. The masks are 0 or 1, so lerp selects
-    # exactly; torch.where is several times slower on a CPU.
-    red, green = high.clone().eq_(r), high.eq_(g)
-    h = (r - g).add_(c, alpha=4).lerp_((b - r).add_(c, alpha=2), green).lerp_(g - b, red)
-    h.div_(c.mul(6).clamp_(min=1e-12)).add_((shift + 1).view(-1, 1, 1)).frac_().mul_(6)
-    center, sign, base = x.new_tensor([[3, 2, 4], [1, -1, -1], [-1, 2, 2]]).view(3, 1, 3, 1, 1)
-    share = (h.unsqueeze(1) - center).abs_().mul_(sign).add_(base).clamp_(0, 1)
-    return share.mul_(c.unsqueeze(1)).add_(low.unsqueeze(1))
+    low = x.amin(1)
+    c = x.amax(1).sub_(low).clamp_(min=1e-12)
+    away = (r - g).sub_(b).add_(low).div_(c).add_(2)  # |h − 3|
+    turn = away.copysign_(g - b).mul_(-1 / 6).add_((shift + 1.5).view(-1, 1, 1)).frac_()  # the new hue, 0 … 1
+    center, slope, base = x.new_tensor([[1 / 2, 1 / 3, 2 / 3], [6, -6, -6], [-1, 2, 2]]).view(3, 1, 3, 1, 1)
+    torch.sub(turn.unsqueeze(1), center, out=x)
+    return torch.addcmul(low.unsqueeze(1), x.abs_().mul_(slope).add_(base).clamp_(0, 1), c.unsqueeze(1), out=x)
 
 
 def grayscale_(x: Tensor, rows: Tensor) -> Tensor:
-    """Take the color from the images in these rows (their numbers), in place."""
+    """Take the color from the images in these rows (their numbers)."""
     return x.index_copy_(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
 
 
 def solarize_(x: Tensor, rows: Tensor, threshold: float) -> Tensor:
-    """Invert the pixels at or above the threshold in the images in these rows, in place."""
+    """Invert the pixels at or above the threshold in the images in these rows."""
     part = x.index_select(0, rows)
     return x.index_copy_(0, rows, torch.where(part >= threshold, 1 - part, part))
 
 
-def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+def normalize_(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Subtract the mean and divide by the standard deviation, per channel."""
-    m = torch.tensor(mean, device=x.device).view(1, -1, 1, 1)
-    s = torch.tensor(std, device=x.device).view(1, -1, 1, 1)
-    return (x - m).div_(s)
+    m, s = x.new_tensor([mean, std]).view(2, 1, -1, 1, 1)
+    return x.sub_(m).div_(s)

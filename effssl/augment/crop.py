@@ -13,38 +13,41 @@ from torch import Tensor
 
 FAR = 1e6  # farther than any filter reaches
 TRIES = 10  # as torchvision: so many boxes are drawn before the center crop is taken
+NUMBERS = 2 * TRIES + 2  # random numbers per box
 
 
-def draw_box_numbers(count: int, scale: tuple[float, float], ratio: tuple[float, float], g: torch.Generator) -> Tensor:
-    """The random part of `count` boxes, independent of image sizes: area and aspect per try, then two positions."""
-    numbers = torch.rand(count, 2 * TRIES + 2, generator=g, dtype=torch.float64)
-    numbers[:, :TRIES] = scale[0] + (scale[1] - scale[0]) * numbers[:, :TRIES]
+def box_numbers(u: Tensor, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
+    """The random part of boxes, independent of image sizes, from uniform numbers …×NUMBERS in double precision.
+
+    Area and aspect per try, then two positions.
+    """
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    numbers[:, TRIES : 2 * TRIES] = (low + (high - low) * numbers[:, TRIES : 2 * TRIES]).exp()
-    return numbers
+    area = u[..., :TRIES] * (scale[1] - scale[0]) + scale[0]
+    aspect = (u[..., TRIES : 2 * TRIES] * (high - low) + low).exp_()
+    return torch.cat([area, aspect, u[..., 2 * TRIES :]], -1)
 
 
 def boxes(sizes: Tensor, numbers: Tensor, ratio: tuple[float, float]) -> Tensor:
-    """Crop boxes (top, left, height, width), N×4, for images of `sizes` (height, width), N×2.
+    """Crop boxes (top, left, height, width), N×4, for images of `sizes` (height, width), N×2, all on the CPU.
 
     The rule is torchvision's: the first try that fits inside the image, else the largest center crop whose aspect is
-    allowed. `numbers` come from `draw_box_numbers`.
+    allowed. `numbers` come from `box_numbers`.
     """
-    height, width = sizes[:, :1].double(), sizes[:, 1:].double()  # N×1
-    area, aspect = numbers[:, :TRIES] * height * width, numbers[:, TRIES : 2 * TRIES]  # N×tries
-    w, h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
-    fits = (w > 0) & (h > 0) & (w <= width) & (h <= height)
-    first = fits.float().argmax(1, keepdim=True)
-    w, h = w.gather(1, first), h.gather(1, first)  # N×1
-
-    image_aspect = width / height
-    center_w = torch.where(image_aspect > ratio[1], (height * ratio[1]).round(), width)
-    center_h = torch.where(image_aspect < ratio[0], (width / ratio[0]).round(), height)
-    found = fits.any(1, keepdim=True)
-    w, h = torch.where(found, w, center_w), torch.where(found, h, center_h)
-    top = torch.where(found, (numbers[:, -2:-1] * (height - h + 1)).floor(), ((height - h) / 2).floor())
-    left = torch.where(found, (numbers[:, -1:] * (width - w + 1)).floor(), ((width - w) / 2).floor())
-    return torch.cat([top, left, h, w], 1).long()
+    sizes = sizes.double()
+    height, width = sizes[:, :1], sizes[:, 1:]  # N×1
+    area, aspect = numbers[:, :TRIES] * (height * width), numbers[:, TRIES : 2 * TRIES]  # N×tries
+    w, h = (area * aspect).sqrt_().round_(), (area / aspect).sqrt_().round_()
+    fits = (w <= width) & (h <= height) & (torch.minimum(w, h) > 0)
+    found, first = fits.max(1, keepdim=True)
+    side = torch.cat([h.gather(1, first), w.gather(1, first)], 1)  # N×2
+    corner = (numbers[:, 2 * TRIES :] * (sizes - side + 1)).floor_()
+    if not bool(found.all()):
+        center_w = torch.minimum(width, (height * ratio[1]).round())
+        center_h = torch.minimum(height, (width / ratio[0]).round())
+        center = torch.cat([center_h, center_w], 1)
+        side = torch.where(found, side, center)
+        corner = torch.where(found, corner, ((sizes - center) / 2).floor())
+    return torch.cat([corner, side], 1).long()
 
 
 def padded_boxes(sizes: Tensor, numbers: Tensor, pad: int) -> Tensor:
@@ -61,7 +64,7 @@ def center_boxes(sizes: Tensor, share: float) -> Tensor:
 
 
 def _triangle(x: Tensor) -> Tensor:
-    return torch.rsub(x.abs_(), 1).clamp_(min=0)
+    return x.abs_().sub_(1).clamp_(max=0)  # negative: a pass fewer, and weights are divided by their sum anyway
 
 
 def _cubic(x: Tensor) -> Tensor:
@@ -74,39 +77,46 @@ def _cubic(x: Tensor) -> Tensor:
 
 def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Tensor | None, name: str) -> Tensor:
     """Resampling matrices N×out×size: `length` pixels from `start` on become `out` pixels, reversed where flipped."""
-    scale = (length.float() / out)[:, None]  # N×1
+    start, length = start.float()[:, None], length.float()[:, None]  # N×1
+    scale = length / out
     reach = scale.clamp(min=1)  # antialiasing: when shrinking, the filter grows with the scale
     i = torch.arange(out, dtype=torch.float32, device=start.device)
     i = i[None] if flip is None else torch.where(flip[:, None], out - 1 - i, i)
-    j = torch.arange(size, dtype=torch.float32, device=start.device) - start.float()[:, None]  # N×size, inside the box
-    outside = (j < 0) | (j >= length.float()[:, None])
-    j = ((j + 0.5) / reach).masked_fill_(outside, FAR)
-    distance = j[:, None, :] - ((i + 0.5) * scale / reach)[:, :, None]  # N×out×size, in reaches
+    j = torch.arange(size, dtype=torch.float32, device=start.device) - start  # N×size, inside the box
+    outside = (j < 0) | (j >= length)
+    j = j.add_(0.5).div_(reach).masked_fill_(outside, FAR)
+    distance = j[:, None, :] - ((i + 0.5) * (scale / reach))[:, :, None]  # N×out×size, in reaches
     weights = _triangle(distance) if name == "bilinear" else _cubic(distance)
-    return weights.div_(weights.sum(-1, keepdim=True).clamp_(min=1e-12))  # pixels off the image stay black
+    total = weights.sum(-1, keepdim=True)
+    return weights.div_(total.masked_fill_(total == 0, 1))  # pixels off the image stay black
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Apply resampling matrices: images N×C×H×W, rows N×h×H, columns N×w×W → float N×C×h×w.
+    """Apply resampling matrices, V of each per image: images N×C×H×W, rows NV×h×H, columns NV×w×W → float NV×C×h×w.
 
     With channels between height and width, both products are one matrix per image and nothing is copied for them.
     """
     n, c, height, width = images.shape
-    x = images.transpose(1, 2).contiguous().float()  # N×H×C×W
-    x = torch.bmm(rows, x.view(n, height, c * width))  # N×h×(C·W)
-    x = torch.bmm(x.view(n, -1, width), columns.transpose(1, 2))  # N×(h·C)×w
-    return x.view(n, rows.shape[1], c, -1).transpose(1, 2).contiguous()
+    x = images.new_empty(n, height, c, width, dtype=torch.float32).copy_(images.transpose(1, 2))  # N×H×C×W
+    x = torch.bmm(rows.view(n, -1, height), x.view(n, height, c * width))  # N×(V·h)×(C·W)
+    x = torch.bmm(x.view(len(columns), -1, width), columns.transpose(1, 2))  # NV×(h·C)×w
+    return x.view(len(rows), rows.shape[1], c, -1).transpose(1, 2).contiguous()
 
 
 def crop_resize(images: Tensor, box: Tensor, size: int, flip: Tensor | None = None, filter: str = "bilinear") -> Tensor:
-    """Cut each image's box (top, left, height, width) and resize it to size×size, antialiased, flipped where told.
+    """Cut boxes (top, left, height, width) and resize them to size×size, antialiased, flipped where told.
 
-    Images are uint8 or float, N×C×H×W; the result is float in the same range.
+    Images are uint8 or float, N×C×H×W; the result is float in the same range. There may be V boxes per image, NV×4,
+    those of an image together; all of them are cut by the same products.
     """
     height, width = images.shape[-2:]
-    rows = filter_weights(box[:, 0], box[:, 2], height, size, None, filter)
-    columns = filter_weights(box[:, 1], box[:, 3], width, size, flip, filter)
-    return resample(images, rows, columns)
+    flip = torch.zeros_like(box[:, 0], dtype=torch.bool) if flip is None else flip
+    start, length, flips = box[:, :2].T, box[:, 2:].T, torch.stack([torch.zeros_like(flip), flip])  # each 2×NV
+    if height == width:
+        both = filter_weights(start.reshape(-1), length.reshape(-1), height, size, flips.reshape(-1), filter)
+        return resample(images, *both.chunk(2))
+    rows = filter_weights(start[0], length[0], height, size, flips[0], filter)
+    return resample(images, rows, filter_weights(start[1], length[1], width, size, flips[1], filter))
 
 
 def resize(images: Tensor, size: int, filter: str = "bilinear") -> Tensor:

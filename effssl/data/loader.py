@@ -100,36 +100,34 @@ class ViewLoader:
         """How large the views of each kind are in a step."""
         return [self.grow(self.done(step)) if self.grow and kind.name == "view" else kind.size for kind in self.kinds]
 
-    def draws(self, step: int, count: int | None = None) -> list[list[augment.Draws]]:
-        """The parameters of every view of a step, per kind; those of the first `count` images of a partial batch."""
+    def draws(self, step: int, count: int | None = None) -> list[augment.Draws]:
+        """The parameters of all views of a step, per kind; of a partial batch this process has `count` images."""
+        first, end, _ = self.rows.indices(self.batch_size)
+        rows = slice(first, end if count is None else first + count)
         return [
-            [
-                augment.draw(kind.config, self.batch_size, view, generator(self.seed, kind.name, view, step))[
-                    self.rows
-                ][:count]
-                for view in range(kind.count)
-            ]
+            augment.draw(kind.config, self.batch_size, kind.count, generator(self.seed, kind.name, step), rows)
             for kind in self.kinds
         ]
 
-    def boxes(self, kind: Kind, view: int, draws: augment.Draws, step: int, rows: Tensor) -> Tensor:
-        """Crop boxes of the `view`-th view in a step, B×4; chosen by saliency where the run says so."""
+    def boxes(self, kind: Kind, draws: augment.Draws, step: int, rows: Tensor) -> Tensor:
+        """Crop boxes of the views of a kind in a step, BV×4; chosen by saliency where the run says so."""
+        rows = rows.repeat_interleave(kind.count)
         sizes = self.images.sizes[rows]
         if kind.config.pad:
             return padded_boxes(sizes, draws.box[:, 0], kind.config.pad)
         tries = [crop_boxes(sizes, numbers, kind.config.ratio) for numbers in draws.box.unbind(1)]
         if self.saliency is None or kind.name != "view":
             return tries[0]
-        return self.saliency.choose(rows, sizes, tries, self._good_crops(step, view, rows))
+        return self.saliency.choose(rows, sizes, tries, self._good_crops(kind, step, rows))
 
-    def _good_crops(self, step: int, view: int, rows: Tensor) -> Tensor:
-        """Which samples, crops or images have their boxes chosen by saliency, B booleans."""
+    def _good_crops(self, kind: Kind, step: int, rows: Tensor) -> Tensor:
+        """Which samples, crops or images have their boxes chosen by saliency, BV booleans."""
         if self.config.saliency_by == "image":
             drawn = torch.rand(len(self.images), generator=generator(self.seed, "good images"))[rows]
         else:
-            purpose = ("good crops", step, view) if self.config.saliency_by == "crop" else ("good crops", step)
-            drawn = torch.rand(self.batch_size, generator=generator(self.seed, *purpose))
-            drawn = drawn[self.rows]
+            crops = kind.count if self.config.saliency_by == "crop" else 1
+            drawn = torch.rand(crops, self.batch_size, generator=generator(self.seed, "good crops", step))
+            drawn = drawn.T[self.rows].expand(-1, kind.count).reshape(-1)[: len(rows)]
         return drawn < self.config.saliency_share
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
@@ -141,18 +139,21 @@ class ViewLoader:
 
     def _from_pixels(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
         """Cut views out of whole images that lie in memory or in a pack."""
+        together = self.batch_size if self._pixels is not None else AT_ONCE
         for step, index, pixels in zip(steps, rows, self._whole(rows), strict=True):
-            draws = self.draws(step, len(index))
-            boxes, together = self._boxes(step, index, draws), len(index) if self._pixels is not None else AT_ONCE
-            parts = [
-                self._cut(pixels[i : i + together], [b[i : i + together] for b in boxes], draws, i, self.sides(step))
-                for i in range(0, len(index), together)
-            ]
-            crops = [
-                [torch.cat(view) if len(view) > 1 else view[0] for view in zip(*kind, strict=True)]
-                for kind in zip(*parts, strict=True)
-            ]
+            draws, boxes = self._drawn(step, index)
+            crops = []
+            for kind, side, drawn, box in zip(self.kinds, self.sides(step), draws, boxes, strict=True):
+                views = together * kind.count
+                parts = zip(pixels.split(together), box.split(views), drawn.flip.split(views), strict=True)
+                cut = [augment.cut(kind.config, *part, side) for part in parts]
+                crops.append(torch.cat(cut) if len(cut) > 1 else cut[0])
             yield self._views(step, index, crops, draws)
+
+    def _drawn(self, step: int, index: Tensor) -> tuple[list[augment.Draws], list[Tensor]]:
+        """All parameters and boxes of a step, per kind."""
+        draws = self.draws(step, len(index))
+        return draws, [self.boxes(kind, d, step, index) for kind, d in zip(self.kinds, draws, strict=True)]
 
     def _whole(self, rows: Sequence[Tensor]) -> Iterable[Tensor]:
         """The whole images of each batch, B×3×H×W on the device; those of a pack are read one batch ahead."""
@@ -162,56 +163,36 @@ class ViewLoader:
         assert isinstance(self.images, PackedImages)
         return (self._upload(pixels) for pixels in ahead(map(self.images.read, rows)))
 
-    def _cut(
-        self, pixels: Tensor, boxes: list[Tensor], draws: list[list[augment.Draws]], first: int, sides: list[int]
-    ) -> list[list[Tensor]]:
-        """Views of some images, those from the `first` of a batch on, per kind."""
-        rows = slice(first, first + len(pixels))
-        return [
-            [
-                augment.cut(kind.config, pixels, box, d[rows], side)
-                for box, d in zip(of_kind.unbind(1), drawn, strict=True)
-            ]
-            for kind, side, of_kind, drawn in zip(self.kinds, sides, boxes, draws, strict=True)
-        ]
-
     def _from_files(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
         """Let workers cut views out of files."""
         assert isinstance(self.images, FolderImages)
         files = CropFiles(self.images, self.config.filter)
         plan = (
-            (index, self.sides(step), self._boxes(step, index, self.draws(step, len(index))))
+            (index, self.sides(step), [b.view(len(index), -1, 4) for b in self._drawn(step, index)[1]])
             for step, index in zip(steps, rows, strict=True)
         )
-        cut = decoded(files, plan, self.workers)
-        for step, index, (pixels, readable) in zip(steps, rows, cut, strict=True):
+        batches = decoded(files, plan, self.workers)
+        for step, index, (pixels, readable) in zip(steps, rows, batches, strict=True):
             # In place of a file that cannot be decoded stands its nearest readable predecessor in the batch.
             if not pixels:
                 raise RequestError(f"none of the {len(index)} images of a batch can be decoded")
             filled, draws = (readable.cumsum(0) - 1).clamp(min=0), self.draws(step, len(index))
             index = index[readable][filled]
-            uploaded = [self._upload(p[filled]).unbind(1) for p in pixels]
             crops = [
-                [augment.flip(x, d) for x, d in zip(*one, strict=True)] for one in zip(uploaded, draws, strict=True)
+                augment.flip(self._upload(cut[filled].flatten(0, 1)), drawn.flip)
+                for cut, drawn in zip(pixels, draws, strict=True)
             ]
             yield self._views(step, index, crops, draws)
-
-    def _boxes(self, step: int, index: Tensor, draws: list[list[augment.Draws]]) -> list[Tensor]:
-        """All boxes of a step, one B×count×4 tensor per kind."""
-        return [
-            torch.stack([self.boxes(kind, view, d, step, index) for view, d in enumerate(of_kind)], 1)
-            for kind, of_kind in zip(self.kinds, draws, strict=True)
-        ]
 
     def _upload(self, x: Tensor) -> Tensor:
         """To the device; a GPU fetches pinned memory by itself while the CPU goes on."""
         return (x.pin_memory() if self.device.type == "cuda" else x).to(self.device, non_blocking=True)
 
-    def _views(self, step: int, rows: Tensor, crops: list[list[Tensor]], draws: list[list[augment.Draws]]) -> Views:
+    def _views(self, step: int, rows: Tensor, crops: list[Tensor], draws: list[augment.Draws]) -> Views:
         made: dict[str, list[Tensor]] = {}
-        for kind, views, of_kind in zip(self.kinds, crops, draws, strict=True):
-            done = [augment.recolor(kind.config, x, d, self.compiled) for x, d in zip(views, of_kind, strict=True)]
-            made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in done]
+        for kind, x, drawn in zip(self.kinds, crops, draws, strict=True):
+            x = augment.recolor(kind.config, x, drawn, self.compiled).unflatten(0, (-1, kind.count))
+            made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in x.unbind(1)]
         angle = None
         if self.config.rotate and "view" in made:
             g = generator(self.seed, "turns", step)

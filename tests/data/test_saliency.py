@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from effssl.augment.crop import boxes, draw_box_numbers
+from effssl.augment.crop import NUMBERS, box_numbers, boxes
 from effssl.config import Augment
 from effssl.data import ArrayImages
 from effssl.data.loader import ViewLoader
@@ -26,7 +26,8 @@ def maps() -> Tensor:
 def tries(count: int = 10) -> list[Tensor]:
     g = torch.Generator().manual_seed(1)
     ratio = (0.75, 4 / 3)
-    return [boxes(SIZES, draw_box_numbers(200, (0.1, 0.6), ratio, g), ratio) for _ in range(count)]
+    drawn = torch.rand(count, 200, NUMBERS, generator=g, dtype=torch.float64)
+    return [boxes(SIZES, box_numbers(u, (0.1, 0.6), ratio), ratio) for u in drawn]
 
 
 def test_box_means_equal_sums_over_pixels(maps: Tensor) -> None:
@@ -66,7 +67,7 @@ def test_training_crops_follow_stored_maps(photos: Tensor, tmp_path: Path) -> No
     def mean_position(share: float) -> float:
         config = Augment(scale=(0.1, 0.3), saliency=str(tmp_path / "maps.npz"), saliency_share=share)
         loader = ViewLoader(images, config, Needs(large=1), 64, 32, 0, torch.device("cpu"))
-        box = [loader.boxes(loader.kinds[0], 0, loader.draws(s)[0][0], s, torch.arange(64)).float() for s in range(10)]
+        box = [loader.boxes(loader.kinds[0], loader.draws(s)[0], s, torch.arange(64)).float() for s in range(10)]
         return float(torch.cat(box)[:, :2].mean())
 
     assert mean_position(1.0) < mean_position(0.0) - 8
@@ -87,9 +88,9 @@ def test_a_share_of_samples_crops_or_images_is_chosen(photos: Tensor, tmp_path: 
     np.savez(tmp_path / "maps.npz", maps=np.ones((len(images), 4, 4), np.float32), fingerprint=images.fingerprint())
     config = Augment(saliency=str(tmp_path / "maps.npz"), saliency_share=0.5, saliency_by=by)
     loader = ViewLoader(images, config, Needs(large=2), 32, 32, 0, torch.device("cpu"))
-    rows = torch.arange(32)
-    first, second = (loader._good_crops(0, view, rows) for view in (0, 1))
-    later = loader._good_crops(1, 0, rows)
+    rows = torch.arange(32).repeat_interleave(2)  # two views of each image
+    first, second = loader._good_crops(loader.kinds[0], 0, rows).view(32, 2).T
+    later = loader._good_crops(loader.kinds[0], 1, rows)[::2]
     assert 4 < int(first.sum()) < 28
     assert torch.equal(first, second) == (by != "crop")
     assert torch.equal(first, later) == (by == "image")
