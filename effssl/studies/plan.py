@@ -139,8 +139,8 @@ def settings(study: Study, arm: Arm, seed: int, scale: str, sources: Sources) ->
             del flags["subset"]
             flags |= {"data": sources.images, "image_size": 64 if puzzles else 48}
         elif puzzles:
-            few = {"subset": 32, "batch_size": 16, "jigsaw": {"permutations": 10}} if scale == "smoke" else {}
-            flags = merge(flags, {"image_size": 64, **few})
+            few = {"subset": 32, "batch_size": 16, "encoder": "small-4", "jigsaw": {"permutations": 10}}
+            flags = merge(flags, {"image_size": 64, **(few if scale == "smoke" else {})})
         if flags.get("augment", {}).get("small"):
             flags = merge(flags, {"augment": {"small": 2, "small_size": 16, "small_scale": [0.05, 0.2]}})
     share = flags.get("augment", {}).get("saliency_share")
