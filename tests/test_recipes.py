@@ -103,6 +103,17 @@ def test_the_efficient_form_gives_way_to_what_was_asked_for(objective: str, flag
     assert resolve({"data": "cifar10", "objective": objective} | flags).config.rotation.for_base == "more"
 
 
+def test_the_efficient_form_may_have_a_batch_of_its_own() -> None:
+    def batch(objective: str, **flags) -> tuple[int, float]:
+        config = resolve({"data": "cifar10", "objective": objective, "recipe": "cpu-simclr", **flags}).config
+        return config.batch_size, config.lr
+
+    assert batch("simclr") == batch("simclr+rotation", form="paper") == (128, 0.15)
+    assert batch("simclr+rotation") == (64, 0.15)
+    assert batch("simclr+rotation", batch_size=32) == (32, 0.075)  # what the recipe says holds for its own batch
+    assert batch("simclr+rotation", lr=0.3) == (64, 0.3)
+
+
 def test_wishes_about_crops_and_growth_hold_in_the_efficient_form() -> None:
     def config(**flags):
         return resolve({"data": "cifar10", "objective": "byol+rotation"} | flags).config

@@ -185,7 +185,8 @@ def _efficient(
         rotation.pop("scale", None)  # rotated views are then made of the other two, which were cut as told
     grow = {} if any(key.startswith("grow") for key in given.get("schedule", {})) else section.get("schedule", {})
     note = "rotation in its efficient form; --form paper has the published one"
-    return {"rotation": rotation} | ({"schedule": grow} if grow else {}), [note]
+    batch = {key: section[key] for key in ("batch_size", "lr") if key in section}
+    return {"rotation": rotation} | ({"schedule": grow} if grow else {}) | batch, [note]
 
 
 def check(config: Config) -> None:
