@@ -15,6 +15,7 @@ from effssl.config import Augment
 
 SALIENCY_TRIES = 10  # boxes drawn per view where a crop must beat its image's mean saliency
 GROUP = 128  # images that share one order of the jitter's four operations
+IN_CACHE = 1 << 20  # numbers that a CPU changes many times in turn without fetching them from memory each time
 CHANCES, AMOUNTS = 5, 5  # uniform numbers per view beside those of its boxes: is it done at all, and how strongly
 _JITTER = (color.brightness_, color.contrast_, color.saturation_, color.hue_)
 
@@ -108,8 +109,9 @@ def _jitter_(config: Augment, x: Tensor, draws: Draws, changes: Sequence[Callabl
     factors = draws.factors.to(x.device, non_blocking=True)
     # Neighbors with one order go together; a process's share of a batch may begin in the middle of a group.
     starts = [0, *((draws.order[1:] != draws.order[:-1]).any(1).nonzero().squeeze(1) + 1).tolist(), len(x)]
+    few = max(1, IN_CACHE // x[0].numel()) if x.device.type == "cpu" else len(x)
     for start, stop in itertools.pairwise(starts):
-        part, factor = x[start:stop], factors[start:stop]
-        for k in draws.order[start].tolist():
-            if strengths[k] > 0:
+        steps = [k for k in draws.order[start].tolist() if strengths[k] > 0]
+        for part, factor in zip(x[start:stop].split(few), factors[start:stop].split(few), strict=True):
+            for k in steps:
                 changes[k](part, factor[:, k])
