@@ -1,6 +1,7 @@
-"""What the rotation task costs in seconds and in counted FLOPs: runs of 20 steps of base, the paper's form and ours.
+"""What the rotation task costs in seconds and in counted FLOPs: runs over 2,560 images of base, paper's form and ours.
 
-The steps of a run are not all alike: in the efficient form of some methods the first ones have smaller views.
+The steps of a run are not all alike: in the efficient form of some methods the first ones have smaller views, and its
+batches may be smaller than the base's.
 
 python -m benchmarks.forms [--repeats 9] [--threads 1]
 """
@@ -21,14 +22,14 @@ from effssl.recipes import resolve
 from effssl.training.loop import Trainer
 
 METHODS = ("byol", "simsiam", "swav", "simclr")
-STEPS = 20
+IMAGES = 2560
 
 
 def trainer(method: str, objective: str, flags: dict) -> Trainer:
     plan = resolve({"data": "x", "recipe": f"cpu-{method}", "objective": objective, "image_size": 32} | flags)
-    with images_of("memory", STEPS * plan.config.batch_size, "") as data:
+    with images_of("memory", IMAGES, "") as data:
         made = Trainer(plan, data, pick_device("cpu"))
-    made.position.total = STEPS
+    made.position.total = made.loader.steps
     return made
 
 
