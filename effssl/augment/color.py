@@ -1,7 +1,7 @@
 """Changes of color in place, each with one parameter per image. Images are float N×3×H×W in [0, 1]; factors are N.
 
 In place, since on a CPU a pass over pixels that lie in the cache takes less than half the time of one that fills fresh
-memory.
+memory. Constants are plain numbers: a tensor of them would have to be brought to a GPU in every step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def brightness_(x: Tensor, factor: Tensor) -> Tensor:
 
 def contrast_(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from the image's mean luminance."""
-    mean = x.mean((2, 3)) @ x.new_tensor(LUMA)  # N
+    r, g, b = x.mean((2, 3)).unbind(1)
+    mean = r * LUMA[0] + g * LUMA[1] + b * LUMA[2]  # N
     return x.mul_(factor.view(-1, 1, 1, 1)).add_((mean * (1 - factor)).view(-1, 1, 1, 1)).clamp_(0, 1)
 
 
@@ -46,9 +47,9 @@ def hue_(x: Tensor, shift: Tensor) -> Tensor:
     c = x.amax(1).sub_(low).clamp_(min=1e-12)
     away = (r - g).sub_(b).add_(low).div_(c).add_(2)  # |h − 3|
     turn = away.copysign_(g - b).mul_(-1 / 6).add_((shift + 1.5).view(-1, 1, 1)).frac_()  # the new hue, 0 … 1
-    center, slope, base = x.new_tensor([[1 / 2, 1 / 3, 2 / 3], [6, -6, -6], [-1, 2, 2]]).view(3, 1, 3, 1, 1)
-    torch.sub(turn.unsqueeze(1), center, out=x)
-    return torch.addcmul(low.unsqueeze(1), x.abs_().mul_(slope).add_(base).clamp_(0, 1), c.unsqueeze(1), out=x)
+    for channel, (center, slope, base) in zip((r, g, b), ((1 / 2, 6, -1), (1 / 3, -6, 2), (2 / 3, -6, 2)), strict=True):
+        torch.sub(turn, center, out=channel).abs_().mul_(slope).add_(base).clamp_(0, 1).mul_(c).add_(low)
+    return x
 
 
 def grayscale_(x: Tensor, rows: Tensor) -> Tensor:
@@ -64,5 +65,13 @@ def solarize_(x: Tensor, rows: Tensor, threshold: float) -> Tensor:
 
 def normalize_(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Subtract the mean and divide by the standard deviation, per channel."""
-    m, s = x.new_tensor([mean, std]).view(2, 1, -1, 1, 1)
-    return x.sub_(m).div_(s)
+    for channel, m, s in zip(x.unbind(1), mean, std, strict=True):
+        channel.sub_(m).div_(s)
+    return x
+
+
+def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """The same not in place, in float32: for images that belong to somebody else, or have a gradient."""
+    m = torch.tensor(mean, device=x.device).view(1, -1, 1, 1)
+    s = torch.tensor(std, device=x.device).view(1, -1, 1, 1)
+    return (x - m).div_(s)

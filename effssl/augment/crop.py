@@ -1,7 +1,7 @@
 """Random resized crop and flip, as two batched matrix products.
 
 An output pixel is a weighted mean of the input pixels below its filter, first along x, then along y. Both sums are
-matrix products with one small matrix per image, so boxes of any size, antialiasing and flips cost one pass.
+matrix products with one small matrix per view, so boxes of any size, antialiasing and flips cost one pass.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def center_boxes(sizes: Tensor, share: float) -> Tensor:
     return torch.stack([top, left, side, side], 1).long()
 
 
+# Filters are negative, which saves a pass; weights are divided by their sum anyway.
 def _triangle(x: Tensor) -> Tensor:
-    return x.abs_().sub_(1).clamp_(max=0)  # negative: a pass fewer, and weights are divided by their sum anyway
+    return x.abs_().sub_(1).clamp_(max=0)
 
 
 def _cubic(x: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ def _cubic(x: Tensor) -> Tensor:
     x = x.abs()
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
-    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x))).neg_()
 
 
 def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Tensor | None, name: str) -> Tensor:
@@ -87,14 +88,13 @@ def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Ten
     j = j.add_(0.5).div_(reach).masked_fill_(outside, FAR)
     distance = j[:, None, :] - ((i + 0.5) * (scale / reach))[:, :, None]  # N×out×size, in reaches
     weights = _triangle(distance) if name == "bilinear" else _cubic(distance)
-    total = weights.sum(-1, keepdim=True)
-    return weights.div_(total.masked_fill_(total == 0, 1))  # pixels off the image stay black
+    return weights.div_(weights.sum(-1, keepdim=True).clamp_(max=-1e-12))  # pixels off the image stay black
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Apply resampling matrices, V of each per image: images N×C×H×W, rows NV×h×H, columns NV×w×W → float NV×C×h×w.
 
-    With channels between height and width, both products are one matrix per image and nothing is copied for them.
+    With channels between height and width, both are plain products of matrices and nothing is copied for them.
     """
     n, c, height, width = images.shape
     x = images.new_empty(n, height, c, width, dtype=torch.float32).copy_(images.transpose(1, 2))  # N×H×C×W
@@ -110,13 +110,13 @@ def crop_resize(images: Tensor, box: Tensor, size: int, flip: Tensor | None = No
     those of an image together; all of them are cut by the same products.
     """
     height, width = images.shape[-2:]
-    flip = torch.zeros_like(box[:, 0], dtype=torch.bool) if flip is None else flip
-    start, length, flips = box[:, :2].T, box[:, 2:].T, torch.stack([torch.zeros_like(flip), flip])  # each 2×NV
-    if height == width:
-        both = filter_weights(start.reshape(-1), length.reshape(-1), height, size, flips.reshape(-1), filter)
+    start, length = box[:, :2].T, box[:, 2:].T  # each 2×NV
+    if height == width:  # both sides at once
+        flips = None if flip is None else torch.cat([torch.zeros_like(flip), flip])
+        both = filter_weights(start.reshape(-1), length.reshape(-1), height, size, flips, filter)
         return resample(images, *both.chunk(2))
-    rows = filter_weights(start[0], length[0], height, size, flips[0], filter)
-    return resample(images, rows, filter_weights(start[1], length[1], width, size, flips[1], filter))
+    rows = filter_weights(start[0], length[0], height, size, None, filter)
+    return resample(images, rows, filter_weights(start[1], length[1], width, size, flip, filter))
 
 
 def resize(images: Tensor, size: int, filter: str = "bilinear") -> Tensor:

@@ -1,4 +1,4 @@
-"""One random view per image: crop and flip (`cut`), then jitter, gray, blur, solarize, normalize (`recolor`)."""
+"""Random views: crop and flip (`cut`), then jitter, gray, blur, solarize, normalize (`recolor`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Draws:
     box: Tensor  # N×tries×numbers, see crop.box_numbers; one try unless crops are chosen by saliency
     flip: Tensor  # N bool
     factors: Tensor  # N×4: brightness, contrast, saturation, hue shift
-    order: Tensor  # N×4: order of the four, the same for all images of a group
+    order: Tensor  # N×4: order of the four, the same for all views of the images of a group
     gray: Tensor  # N bool
     sigma: Tensor  # N: blur width in pixels, 0 = sharp
     solarize: Tensor  # N bool
@@ -77,10 +77,10 @@ def cut(config: Augment, images: Tensor, box: Tensor, flip: Tensor, size: int) -
     return x.clamp_(0, 1) if config.filter == "bicubic" else x  # cubic filters overshoot
 
 
-def flip(images: Tensor, flip: Tensor) -> Tensor:
+def flip(images: Tensor, chosen: Tensor) -> Tensor:
     """What is left to do with crops that workers cut: uint8 N×3×S×S → float in [0, 1]."""
-    flip = flip.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
-    return torch.where(flip, images.flip(-1), images).float().mul_(1 / 255)
+    chosen = chosen.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
+    return torch.where(chosen, images.flip(-1), images).float().mul_(1 / 255)
 
 
 def recolor(config: Augment, x: Tensor, draws: Draws, compiled: bool = False) -> Tensor:

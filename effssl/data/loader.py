@@ -24,6 +24,7 @@ from effssl.errors import RequestError
 from effssl.randomness import generator
 
 T = TypeVar("T")
+AT_A_TIME = 1 << 24  # numbers of images in memory that are cut at a time
 AT_ONCE = 32  # images of a pack that are cut at a time: as floats a batch of photographs takes much memory
 CLEAN = {
     "pad": 0,
@@ -139,7 +140,7 @@ class ViewLoader:
 
     def _from_pixels(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
         """Cut views out of whole images that lie in memory or in a pack."""
-        together = self.batch_size if self._pixels is not None else AT_ONCE
+        together = AT_ONCE if self._pixels is None else max(AT_ONCE, AT_A_TIME // self._pixels[0].numel())
         for step, index, pixels in zip(steps, rows, self._whole(rows), strict=True):
             draws, boxes = self._drawn(step, index)
             crops = []

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from effssl.randomness import generator
 
+KINDS = ("view", "small", "own", "clean")  # of views, and of the random numbers that they are made with
+
 
 @dataclass(frozen=True)
 class Own:
@@ -71,4 +73,6 @@ class Views:
 
     def generator(self, purpose: str) -> torch.Generator:
         """The random numbers of one purpose in this step, for the whole batch over all ranks."""
+        if purpose in KINDS:
+            raise ValueError(f"{purpose!r} names the random numbers of the views themselves; choose another purpose")
         return generator(self.seed, purpose, self.step)

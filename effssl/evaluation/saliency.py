@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from effssl.augment.color import normalize_
+from effssl.augment.color import normalize
 from effssl.augment.crop import resize
 from effssl.data import Data
 from effssl.data.loader import clean_batches, whole_boxes
@@ -45,7 +45,7 @@ def saliency_maps(run: Run, data: Data, out: str | Path, target: str = "label") 
     with counter("saliency", len(data.train)) as advance:
         for pixels, rows in clean_batches(data.train, encoder.size, whole_boxes, BATCH):
             x = resize(pixels, encoder.size) / 255
-            x = normalize_(x.clone(), tuple(encoder.about["mean"]), tuple(encoder.about["std"])).requires_grad_()
+            x = normalize(x, tuple(encoder.about["mean"]), tuple(encoder.about["std"])).requires_grad_()
             classes_shown = labels[rows] if target == "label" else model(x.detach()).argmax(1)
             part = cam.attribute(x, target=classes_shown, relu_attributions=True)
             maps.append(part.detach().squeeze(1).half())

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from effssl.augment.color import normalize_
+from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.config import Config, to_dict
 from effssl.data.folder import upright_rgb
@@ -58,7 +58,7 @@ class LoadedEncoder(nn.Module):
             sizes = torch.tensor(x.shape[-2:]).expand(len(x), 2)
             x = crop_resize(x, center_boxes(sizes, self.share).to(x.device), self.size, filter=self.filter)
             x = x.clamp(0, 1) if self.filter == "bicubic" else x  # cubic filters overshoot
-        return normalize_(x.clone(), tuple(self.about["mean"]), tuple(self.about["std"]))
+        return normalize(x, tuple(self.about["mean"]), tuple(self.about["std"]))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.encoder(self.preprocess(images).contiguous(memory_format=torch.channels_last))

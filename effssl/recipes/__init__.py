@@ -184,8 +184,9 @@ def _efficient(
     if {"pad", "saliency"} & set(augment):
         rotation.pop("scale", None)  # rotated views are then made of the other two, which were cut as told
     grow = {} if any(key.startswith("grow") for key in given.get("schedule", {})) else section.get("schedule", {})
-    note = "rotation in its efficient form; --form paper has the published one"
     batch = {key: section[key] for key in ("batch_size", "lr") if key in section}
+    also = f" with batch {batch['batch_size']} and lr {batch['lr']:g}" if batch else ""
+    note = f"rotation in its efficient form{also}; --form paper has the published one"
     return {"rotation": rotation} | ({"schedule": grow} if grow else {}) | batch, [note]
 
 

@@ -128,6 +128,7 @@ def settings(study: Study, arm: Arm, seed: int, scale: str, sources: Sources) ->
             flags |= {"data": sources.images or published}
             flags |= {"classes": "imagenet100"} if published == "imagenet100" else {}
         efficient = read(f"cpu-{first}").get("efficient", {}) if arm.flags.get("form") == "efficient" else {}
+        # The batch and lr of a short run are nothing for the published one.
         efficient = {key: value for key, value in efficient.items() if key not in ("batch_size", "lr")}
         flags = merge(merge(flags, efficient), {key: value for key, value in arm.flags.items() if key != "form"})
     else:

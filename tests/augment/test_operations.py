@@ -54,6 +54,15 @@ def test_several_boxes_per_image_are_cut_as_if_alone(photos: Tensor) -> None:
             assert torch.allclose(together[:, k], crop.crop_resize(images, box[k::3], 32, flip[k::3]), atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+def test_beyond_its_edge_an_image_is_black(name: str) -> None:
+    """Also where only the negative part of a cubic filter still reaches the image."""
+    gray = torch.full((1, 3, 32, 32), 200, dtype=torch.uint8)
+    x = crop.crop_resize(gray, torch.tensor([[0, -8, 32, 32]]), 16, filter=name).clamp(0, 255)
+    assert (x[..., :3] == 0).all()
+    assert torch.allclose(x[..., 5:], torch.tensor(200.0))
+
+
 def test_resize_equals_antialiased_resize(photos: Tensor) -> None:
     assert torch.allclose(
         crop.resize(photos, 20), reference.resize(photos.float(), [20, 20], antialias=True), atol=0.01

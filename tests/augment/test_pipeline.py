@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 from effssl import augment
+from effssl.augment import pipeline
 from effssl.augment.crop import boxes
 from effssl.augment.pipeline import GROUP
 from effssl.config import Augment
@@ -76,6 +78,12 @@ def test_rows_can_be_kept_by_rank(photos: Tensor) -> None:
 
     parts = [some(rows) for rows in (slice(0, 48), slice(48, 128))]
     assert torch.allclose(some(slice(None)), torch.cat(parts), atol=1e-5)
+
+
+def test_a_few_at_a_time_are_recolored_as_all_at_once(photos: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = views(Augment(), photos)
+    monkeypatch.setattr(pipeline, "IN_CACHE", 7 * 3 * 32 * 32)
+    assert torch.allclose(views(Augment(), photos), whole, atol=1e-5)
 
 
 def test_a_view_does_not_depend_on_how_many_follow() -> None:

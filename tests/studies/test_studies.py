@@ -89,6 +89,12 @@ def test_each_arm_is_a_valid_request_at_paper_scale(name: str) -> None:
         assert config.encoder == ("resnet50" if study.data == "imagenet1k" else "resnet18")
 
 
+def test_at_paper_scale_the_efficient_form_keeps_the_published_batch() -> None:
+    study = load("C02")
+    configs = [resolve(settings(study, arm, 0, "paper", Sources())).config for arm in study.arms]
+    assert {(config.batch_size, config.lr) for config in configs} == {(512, 0.5)}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", names())
 def test_each_arm_takes_a_step_at_paper_scale(name: str, tmp_path: Path) -> None:
