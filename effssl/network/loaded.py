@@ -53,7 +53,7 @@ class LoadedEncoder(nn.Module):
 
     def preprocess(self, images: Tensor) -> Tensor:
         """Raw images N×3×H×W → normalized N×3×size×size."""
-        x = images.float() / 255 if images.dtype == torch.uint8 else images
+        x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
         if x.shape[-2:] != (self.size, self.size):
             sizes = torch.tensor(x.shape[-2:]).expand(len(x), 2)
             x = crop_resize(x, center_boxes(sizes, self.share).to(x.device), self.size, filter=self.filter)
