@@ -15,6 +15,7 @@ import pytest
 import effssl
 from effssl.cli import main
 from effssl.errors import RequestError
+from effssl.run import Run
 from effssl.sweep import Trial, grid, parse_range, run_sweep
 
 FLAGS = {"data": "digits", "objective": "byol+rotation", "epochs": 3, "subset": 200, "batch_size": 32}
@@ -105,7 +106,9 @@ def test_a_trial_behind_the_others_is_ended(tmp_path: Path) -> None:
         trial.keep("finished")
     *good, bad = trials
     metrics = bad.folder / "metrics.jsonl"
-    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))  # as if it were still running
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()[:-1]]  # as if it were still running
+    lines[-1]["knn"] = min(line["knn"] for trial in good for line in Run(trial.folder).metrics()) - 1  # and lagging
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert "the median of 3 others" in bad._behind(good)
     assert bad._behind(good[:2]) == ""  # too few to compare with
     assert good[0]._behind([bad]) == ""
