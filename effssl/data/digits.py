@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from effssl.data.sets import ArrayImages, Data
 from effssl.randomness import generator
 
 
+@cache  # read once: a study opens it for every measure of every arm
 def load_digits() -> Data:
     """A fixed split of 1,437 training and 360 test images."""
     from sklearn import datasets
