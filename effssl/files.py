@@ -75,7 +75,7 @@ def check_room(folder: Path) -> None:
 def without_places(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same values, but of every path only the last name: where it lay is nobody's business.
 
-    >>> without_places({"data": "/home/me/my pets", "epochs": 5})
+    >>> without_places({"data": "/some/place/my pets", "epochs": 5})
     {'data': 'my pets', 'epochs': 5}
     """
     return {key: Path(value).name if isinstance(value, str) else value for key, value in values.items()}
@@ -84,9 +84,9 @@ def without_places(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_folders(text: str) -> str:
     """Names of files and folders in the name of a score, without where they lie.
 
-    >>> without_folders("transfer@/home/me/my pets/all grid=5")
+    >>> without_folders("transfer@/some/place/my pets/all grid=5")
     'transfer@all grid=5'
-    >>> without_folders("knn@/home/me@work/k=1/pets classes=/home/me/two.txt")
+    >>> without_folders("knn@/some/place@work/k=1/pets classes=/some/place/two.txt")
     'knn@pets classes=two.txt'
     """
     parts = re.split(r"(?= \w+=)|(?<=;)", text)
