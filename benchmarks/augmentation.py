@@ -36,7 +36,7 @@ def photo_tiles(size: int, count: int = 512) -> torch.Tensor:
 
 def ours(images: torch.Tensor, config: Augment, size: int) -> None:
     for step, part in enumerate(images.split(128)):
-        draws = augment.draw(config, len(part), 1, generator(0, "bench", step))
+        draws = augment.draw(config, len(part), 1, [generator(0, "bench", step)])
         box = boxes(torch.tensor([[size, size]]).expand(len(part), 2), draws.box[:, 0], config.ratio)
         augment.recolor(config, augment.cut(config, part, box, draws.flip, size), draws)
 

@@ -25,9 +25,8 @@ def brightness_(x: Tensor, factor: Tensor) -> Tensor:
 
 def contrast_(x: Tensor, factor: Tensor) -> Tensor:
     """Toward or away from the image's mean luminance."""
-    r, g, b = x.mean((2, 3)).unbind(1)
-    mean = r * LUMA[0] + g * LUMA[1] + b * LUMA[2]  # N
-    return x.mul_(factor.view(-1, 1, 1, 1)).add_((mean * (1 - factor)).view(-1, 1, 1, 1)).clamp_(0, 1)
+    factor, mean = factor.view(-1, 1, 1, 1), to_gray(x.mean((2, 3), keepdim=True))
+    return x.mul_(factor).add_(mean * (1 - factor)).clamp_(0, 1)
 
 
 def saturation_(x: Tensor, factor: Tensor) -> Tensor:
@@ -38,23 +37,33 @@ def saturation_(x: Tensor, factor: Tensor) -> Tensor:
 def hue_(x: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue of HSV by `shift` (−0.5 … 0.5 of a full turn).
 
-    With low and c, the smallest channel and the chroma, the hue h in sixths of a turn satisfies
-    |h − 3| = 2 + (r − g − b + low)/c, and h < 3 where g > b. The new color keeps low and c: red is
-    low + c·clamp(|h − 3| − 1, 0, 1), green low + c·clamp(2 − |h − 2|, 0, 1) and blue low + c·clamp(2 − |h − 4|, 0, 1).
+    With low and c, the smallest channel and the chroma, the hue t in turns satisfies
+    |t − 1/2| = 1/3 + (r − g − b + low)/6c, and t < 1/2 where g > b. The new color keeps low and c: red is
+    low − c + 6c·clamp(|t − 1/2|), green low + 2c − 6c·clamp(|t − 1/3|) and blue low + 2c − 6c·clamp(|t − 2/3|), where
+    distances are clamped to 1/6 … 1/3. Channels serve as memory for what is in between as soon as they have been read.
     """
     r, g, b = x.unbind(1)  # N×H×W
     low = x.amin(1)
     c = x.amax(1).sub_(low).clamp_(min=1e-12)
-    away = (r - g).sub_(b).add_(low).div_(c).add_(2)  # |h − 3|
-    turn = away.copysign_(g - b).mul_(-1 / 6).add_((shift + 1.5).view(-1, 1, 1)).frac_()  # the new hue, 0 … 1
-    for channel, (center, slope, base) in zip((r, g, b), ((1 / 2, 6, -1), (1 / 3, -6, 2), (2 / 3, -6, 2)), strict=True):
-        torch.sub(turn, center, out=channel).abs_().mul_(slope).add_(base).clamp_(0, 1).mul_(c).add_(low)
+    away = (r - g).sub_(b).add_(low).div_(c).add_(2)  # 6·|t − 1/2|
+    away.mul_(torch.ge(b, g, out=g).sub_(0.5))  # 3·(t − 1/2)
+    turn = torch.add((shift + 1.5).view(-1, 1, 1), away, alpha=1 / 3, out=away).frac_()  # the new hue, 0 … 1
+    _ramp_(r, turn, 1 / 2, low.sub_(c), c, 6)
+    low.add_(c, alpha=3)  # low + 2c
+    _ramp_(g, turn, 1 / 3, low, c, -6)
+    _ramp_(b, turn, 2 / 3, low, c, -6)
     return x
+
+
+def _ramp_(channel: Tensor, turn: Tensor, center: float, base: Tensor, c: Tensor, slope: float) -> None:
+    near = torch.sub(turn, center, out=channel).abs_().clamp_(1 / 6, 1 / 3)
+    torch.addcmul(base, near, c, value=slope, out=channel)
 
 
 def grayscale_(x: Tensor, rows: Tensor) -> Tensor:
     """Take the color from the images in these rows (their numbers)."""
-    return x.index_copy_(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
+    part = x.index_select(0, rows)
+    return x.index_copy_(0, rows, part.copy_(to_gray(part)))
 
 
 def solarize_(x: Tensor, rows: Tensor, threshold: float) -> Tensor:
@@ -66,7 +75,7 @@ def solarize_(x: Tensor, rows: Tensor, threshold: float) -> Tensor:
 def normalize_(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Subtract the mean and divide by the standard deviation, per channel."""
     for channel, m, s in zip(x.unbind(1), mean, std, strict=True):
-        channel.sub_(m).div_(s)
+        torch.add(channel.new_full((), -m / s), channel, alpha=1 / s, out=channel)  # one pass
     return x
 
 

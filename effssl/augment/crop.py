@@ -1,7 +1,8 @@
 """Random resized crop and flip, as two batched matrix products.
 
-An output pixel is a weighted mean of the input pixels below its filter, first along x, then along y. Both sums are
-matrix products with one small matrix per view, so boxes of any size, antialiasing and flips cost one pass.
+An output pixel is a weighted mean of the input pixels below its filter, first along y, then along x. Both sums are
+matrix products with one small matrix per view, so boxes of any size, antialiasing and flips cost one pass. Where no box
+can be larger than its view, bilinear sampling says the same in fewer operations.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 FAR = 1e6  # farther than any filter reaches
@@ -91,32 +93,57 @@ def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Ten
     return weights.div_(weights.sum(-1, keepdim=True).clamp_(max=-1e-12))  # pixels off the image stay black
 
 
-def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def resample(images: Tensor, rows: Tensor, columns: Tensor, factor: float = 1.0) -> Tensor:
     """Apply resampling matrices, V of each per image: images N×C×H×W, rows NV×h×H, columns NV×w×W → float NV×C×h×w.
 
     With channels between height and width, both are plain products of matrices and nothing is copied for them.
     """
     n, c, height, width = images.shape
-    x = images.new_empty(n, height, c, width, dtype=torch.float32).copy_(images.transpose(1, 2))  # N×H×C×W
+    x = images.new_empty(n, height, c, width, dtype=torch.float32)
+    x.copy_(images.transpose(1, 2)).mul_(factor)  # N×H×C×W
     x = torch.bmm(rows.view(n, -1, height), x.view(n, height, c * width))  # N×(V·h)×(C·W)
     x = torch.bmm(x.view(len(columns), -1, width), columns.transpose(1, 2))  # NV×(h·C)×w
     return x.view(len(rows), rows.shape[1], c, -1).transpose(1, 2).contiguous()
 
 
-def crop_resize(images: Tensor, box: Tensor, size: int, flip: Tensor | None = None, filter: str = "bilinear") -> Tensor:
+def sample(images: Tensor, box: Tensor, size: int, flip: Tensor | None, factor: float = 1.0) -> Tensor:
+    """Bilinear views of boxes no larger than they are: images N×C×H×W, V boxes each, NV×4 → float NV×C×size×size."""
+    n, c, height, width = images.shape
+    start, length = box[:, :2, None].float(), box[:, 2:, None].float()  # NV×2×1: y and x
+    at = (torch.arange(size, device=box.device) + 0.5) * (length / size) - 0.5  # NV×2×size, pixels inside the box
+    y, x = torch.minimum(at.clamp_(min=0), length - 1).add_(start).unbind(1)  # nothing beyond the box is seen
+    if flip is not None:
+        x = torch.where(flip[:, None], x.flip(-1), x)
+    y, x = y * (2 / height) + (1 / height - 1), x * (2 / width) + (1 / width - 1)  # −1 … 1 over the image
+    grid = torch.view_as_real(torch.complex(x[:, None, :], y[:, :, None]))  # pairs in one pass: NV×size×size×2
+    pixels = images.to(torch.float32, copy=True).mul_(factor)[:, None]
+    pixels = pixels.expand(n, len(box) // n, c, height, width).flatten(0, 1)
+    return F.grid_sample(pixels, grid, align_corners=False)  # off the image it is black
+
+
+def crop_resize(
+    images: Tensor,
+    box: Tensor,
+    size: int,
+    flip: Tensor | None = None,
+    filter: str = "bilinear",
+    factor: float = 1.0,
+) -> Tensor:
     """Cut boxes (top, left, height, width) and resize them to size×size, antialiased, flipped where told.
 
-    Images are uint8 or float, N×C×H×W; the result is float in the same range. There may be V boxes per image, NV×4,
-    those of an image together; all of them are cut by the same products.
+    Images are uint8 or float, N×C×H×W; the result is float, `factor` times as bright. There may be V boxes per image,
+    NV×4, those of an image together.
     """
     height, width = images.shape[-2:]
+    if filter == "bilinear" and max(height, width) <= size:
+        return sample(images, box, size, flip, factor)
     start, length = box[:, :2].T, box[:, 2:].T  # each 2×NV
     if height == width:  # both sides at once
         flips = None if flip is None else torch.cat([torch.zeros_like(flip), flip])
         both = filter_weights(start.reshape(-1), length.reshape(-1), height, size, flips, filter)
-        return resample(images, *both.chunk(2))
+        return resample(images, both[: len(box)], both[len(box) :], factor)
     rows = filter_weights(start[0], length[0], height, size, None, filter)
-    return resample(images, rows, filter_weights(start[1], length[1], width, size, flip, filter))
+    return resample(images, rows, filter_weights(start[1], length[1], width, size, flip, filter), factor)
 
 
 def resize(images: Tensor, size: int, filter: str = "bilinear") -> Tensor:

@@ -37,26 +37,37 @@ class Draws:
     sigma: Tensor  # N: blur width in pixels, 0 = sharp
     solarize: Tensor  # N bool
 
+    def split(self, size: int) -> list[Draws]:
+        """The same parameters, so many views at a time."""
+        return [Draws(*part) for part in zip(*(x.split(size) for x in vars(self).values()), strict=True)]
+
 
 def _per_view(values: tuple[float, ...], view: int) -> float:
     return values[min(view, len(values) - 1)]
 
 
-def draw(config: Augment, count: int, views: int, g: torch.Generator, rows: slice = slice(None)) -> Draws:
-    """Draw the parameters of some views of `count` images; of those, `rows` are kept.
+def draw(
+    config: Augment, count: int, views: int, generators: Sequence[torch.Generator], rows: slice = slice(None)
+) -> Draws:
+    """Draw the parameters of some views of `count` images per generator; of those, `rows` are kept.
 
-    The numbers of a view do not depend on how many follow it, nor those of an image on which rows are kept.
+    The numbers of a view do not depend on how many follow it, nor those of an image on which rows are kept, nor those
+    of a generator on the others. Many generators at once take hardly longer than one.
     """
     tries = SALIENCY_TRIES if config.saliency else 1
     numbers = CHANCES + AMOUNTS + tries * crop.NUMBERS
-    order = torch.rand(-(-count // GROUP), 4, generator=g).argsort(1).repeat_interleave(GROUP, 0)[:count][rows]
-    u = torch.rand(views, count, numbers, generator=g, dtype=torch.float64)[:, rows]
-    u = u.transpose(0, 1).reshape(-1, numbers)  # (rows·views)×numbers
+    groups, size = -(-count // GROUP), (views, count, numbers)
+    drawn = [
+        (torch.rand(groups, 4, generator=g), torch.rand(size, generator=g, dtype=torch.float64)) for g in generators
+    ]
+    order = torch.stack([keys for keys, _ in drawn]).argsort(2).repeat_interleave(GROUP, 1)[:, :count][:, rows]
+    u = torch.stack([u[:, rows] for _, u in drawn]).transpose(1, 2).reshape(-1, numbers)  # (steps·rows·views)×numbers
     chances = [
         (config.flip, config.jitter, config.gray, _per_view(config.blur, v), _per_view(config.solarize, v))
         for v in range(views)
     ]
-    flip, jitter, gray, blurred, solarize = (u[:, :CHANCES] < u.new_tensor(chances).repeat(len(order), 1)).unbind(1)
+    does = u[:, :CHANCES].view(-1, views, CHANCES) < u.new_tensor(chances)
+    flip, jitter, gray, blurred, solarize = does.view(-1, CHANCES).unbind(1)
     strengths = (config.brightness, config.contrast, config.saturation)
     least, most = torch.tensor(
         [
@@ -67,13 +78,14 @@ def draw(config: Augment, count: int, views: int, g: torch.Generator, rows: slic
     amounts = torch.lerp(least, most, u[:, CHANCES : CHANCES + AMOUNTS].float())
     factors = torch.where(jitter[:, None], amounts[:, :4], torch.tensor([1.0, 1.0, 1.0, 0.0]))
     box = crop.box_numbers(u[:, CHANCES + AMOUNTS :].reshape(len(u), tries, -1), config.scale, config.ratio)
-    return Draws(box, flip, factors, order.repeat_interleave(views, 0), gray, amounts[:, 4] * blurred, solarize)
+    order = order.reshape(-1, 4).repeat_interleave(views, 0)
+    return Draws(box, flip, factors, order, gray, amounts[:, 4] * blurred, solarize)
 
 
 def cut(config: Augment, images: Tensor, box: Tensor, flip: Tensor, size: int) -> Tensor:
     """Crop V boxes per image (NV×4, on the CPU) from uint8 images N×3×H×W and flip: float NV×3×size×size in [0, 1]."""
     box, flip = (parameter.to(images.device, non_blocking=True) for parameter in (box, flip))
-    x = crop.crop_resize(images, box, size, flip, config.filter).mul_(1 / 255)
+    x = crop.crop_resize(images, box, size, flip, config.filter, 1 / 255)
     return x.clamp_(0, 1) if config.filter == "bicubic" else x  # cubic filters overshoot
 
 
@@ -107,11 +119,11 @@ def _rows(chosen: Tensor, device: torch.device) -> Tensor:
 def _jitter_(config: Augment, x: Tensor, draws: Draws, changes: Sequence[Callable[[Tensor, Tensor], Tensor]]) -> None:
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     factors = draws.factors.to(x.device, non_blocking=True)
-    # Neighbors with one order go together; a process's share of a batch may begin in the middle of a group.
-    starts = [0, *((draws.order[1:] != draws.order[:-1]).any(1).nonzero().squeeze(1) + 1).tolist(), len(x)]
     few = max(1, IN_CACHE // x[0].numel()) if x.device.type == "cpu" else len(x)
-    for start, stop in itertools.pairwise(starts):
-        steps = [k for k in draws.order[start].tolist() if strengths[k] > 0]
+    stop = 0
+    for order, neighbors in itertools.groupby(draws.order.tolist()):  # those with one order go together
+        start, stop = stop, stop + sum(1 for _ in neighbors)
         for part, factor in zip(x[start:stop].split(few), factors[start:stop].split(few), strict=True):
-            for k in steps:
-                changes[k](part, factor[:, k])
+            for k in order:
+                if strengths[k] > 0:
+                    changes[k](part, factor[:, k])

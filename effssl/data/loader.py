@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from effssl.errors import RequestError
 from effssl.randomness import generator
 
 T = TypeVar("T")
+DRAWN = 1 << 12  # images whose views' parameters are drawn at a time
 AT_A_TIME = 1 << 24  # numbers of images in memory that are cut at a time
 AT_ONCE = 32  # images of a pack that are cut at a time: as floats a batch of photographs takes much memory
 CLEAN = {
@@ -101,34 +103,36 @@ class ViewLoader:
         """How large the views of each kind are in a step."""
         return [self.grow(self.done(step)) if self.grow and kind.name == "view" else kind.size for kind in self.kinds]
 
-    def draws(self, step: int, count: int | None = None) -> list[augment.Draws]:
-        """The parameters of all views of a step, per kind; of a partial batch this process has `count` images."""
+    def draws(self, steps: Sequence[int], count: int | None = None) -> list[augment.Draws]:
+        """The parameters of all views of some steps, per kind; of a partial batch this process has `count` images."""
         first, end, _ = self.rows.indices(self.batch_size)
         rows = slice(first, end if count is None else first + count)
-        return [
-            augment.draw(kind.config, self.batch_size, kind.count, generator(self.seed, kind.name, step), rows)
-            for kind in self.kinds
-        ]
 
-    def boxes(self, kind: Kind, draws: augment.Draws, step: int, rows: Tensor) -> Tensor:
-        """Crop boxes of the views of a kind in a step, BV×4; chosen by saliency where the run says so."""
-        rows = rows.repeat_interleave(kind.count)
-        sizes = self.images.sizes[rows]
+        def named(kind: Kind) -> list[torch.Generator]:
+            return [generator(self.seed, kind.name, step) for step in steps]
+
+        return [augment.draw(kind.config, self.batch_size, kind.count, named(kind), rows) for kind in self.kinds]
+
+    def boxes(self, kind: Kind, draws: augment.Draws, steps: Sequence[int], rows: Tensor) -> Tensor:
+        """Crop boxes of the views of a kind in some steps, SBV×4; chosen by saliency where the run says so."""
+        rows = rows[:, None].expand(-1, kind.count).reshape(-1)
+        sizes = self.images.sizes.index_select(0, rows)
         if kind.config.pad:
             return padded_boxes(sizes, draws.box[:, 0], kind.config.pad)
         tries = [crop_boxes(sizes, numbers, kind.config.ratio) for numbers in draws.box.unbind(1)]
         if self.saliency is None or kind.name != "view":
             return tries[0]
-        return self.saliency.choose(rows, sizes, tries, self._good_crops(kind, step, rows))
+        return self.saliency.choose(rows, sizes, tries, self._good_crops(kind, steps, rows))
 
-    def _good_crops(self, kind: Kind, step: int, rows: Tensor) -> Tensor:
-        """Which samples, crops or images have their boxes chosen by saliency, BV booleans."""
+    def _good_crops(self, kind: Kind, steps: Sequence[int], rows: Tensor) -> Tensor:
+        """Which samples, crops or images have their boxes chosen by saliency, SBV booleans."""
         if self.config.saliency_by == "image":
             drawn = torch.rand(len(self.images), generator=generator(self.seed, "good images"))[rows]
         else:
             crops = kind.count if self.config.saliency_by == "crop" else 1
-            drawn = torch.rand(crops, self.batch_size, generator=generator(self.seed, "good crops", step))
-            drawn = drawn.T[self.rows].expand(-1, kind.count).reshape(-1)[: len(rows)]
+            each = [torch.rand(crops, self.batch_size, generator=generator(self.seed, "good crops", s)) for s in steps]
+            count = len(rows) // len(steps)
+            drawn = torch.cat([u.T[self.rows].expand(-1, kind.count).reshape(-1)[:count] for u in each])
         return drawn < self.config.saliency_share
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
@@ -141,8 +145,8 @@ class ViewLoader:
     def _from_pixels(self, steps: range, rows: Sequence[Tensor]) -> Iterator[Views]:
         """Cut views out of whole images that lie in memory or in a pack."""
         together = AT_ONCE if self._pixels is None else max(AT_ONCE, AT_A_TIME // self._pixels[0].numel())
-        for step, index, pixels in zip(steps, rows, self._whole(rows), strict=True):
-            draws, boxes = self._drawn(step, index)
+        drawn_boxes = self._drawn(steps, rows)
+        for step, index, pixels, (draws, boxes) in zip(steps, rows, self._whole(rows), drawn_boxes, strict=True):
             crops = []
             for kind, side, drawn, box in zip(self.kinds, self.sides(step), draws, boxes, strict=True):
                 views = together * kind.count
@@ -151,10 +155,20 @@ class ViewLoader:
                 crops.append(torch.cat(cut) if len(cut) > 1 else cut[0])
             yield self._views(step, index, crops, draws)
 
-    def _drawn(self, step: int, index: Tensor) -> tuple[list[augment.Draws], list[Tensor]]:
-        """All parameters and boxes of a step, per kind."""
-        draws = self.draws(step, len(index))
-        return draws, [self.boxes(kind, d, step, index) for kind, d in zip(self.kinds, draws, strict=True)]
+    def _drawn(self, steps: range, rows: Sequence[Tensor]) -> Iterator[tuple[list[augment.Draws], list[Tensor]]]:
+        """All parameters and boxes of each step, per kind; many steps at a time take little longer than one."""
+        start = 0
+        while start < len(steps):
+            stop, count = min(len(steps), start + max(1, DRAWN // self.batch_size)), len(rows[start])
+            stop -= len(rows[stop - 1]) < count  # a partial batch, the last one, goes by itself
+            some, index = steps[start:stop], torch.cat(list(rows[start:stop]))
+            draws = self.draws(some, count)
+            boxes = [self.boxes(kind, d, some, index) for kind, d in zip(self.kinds, draws, strict=True)]
+            views = [count * kind.count for kind in self.kinds]
+            parts = zip(*(d.split(n) for d, n in zip(draws, views, strict=True)), strict=True)
+            cuts = zip(*(b.split(n) for b, n in zip(boxes, views, strict=True)), strict=True)
+            yield from ((list(part), list(cut)) for part, cut in zip(parts, cuts, strict=True))
+            start = stop
 
     def _whole(self, rows: Sequence[Tensor]) -> Iterable[Tensor]:
         """The whole images of each batch, B×3×H×W on the device; those of a pack are read one batch ahead."""
@@ -168,16 +182,17 @@ class ViewLoader:
         """Let workers cut views out of files."""
         assert isinstance(self.images, FolderImages)
         files = CropFiles(self.images, self.config.filter)
+        planned, used = itertools.tee(self._drawn(steps, rows))  # the workers are ahead
         plan = (
-            (index, self.sides(step), [b.view(len(index), -1, 4) for b in self._drawn(step, index)[1]])
-            for step, index in zip(steps, rows, strict=True)
+            (index, self.sides(step), [b.view(len(index), -1, 4) for b in boxes])
+            for step, index, (_, boxes) in zip(steps, rows, planned, strict=True)
         )
         batches = decoded(files, plan, self.workers)
-        for step, index, (pixels, readable) in zip(steps, rows, batches, strict=True):
+        for step, index, (pixels, readable), (draws, _) in zip(steps, rows, batches, used, strict=True):
             # In place of a file that cannot be decoded stands its nearest readable predecessor in the batch.
             if not pixels:
                 raise RequestError(f"none of the {len(index)} images of a batch can be decoded")
-            filled, draws = (readable.cumsum(0) - 1).clamp(min=0), self.draws(step, len(index))
+            filled = (readable.cumsum(0) - 1).clamp(min=0)
             index = index[readable][filled]
             crops = [
                 augment.flip(self._upload(cut[filled].flatten(0, 1)), drawn.flip)

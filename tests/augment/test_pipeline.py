@@ -21,7 +21,7 @@ def apply(config: Augment, images: Tensor, draws: augment.Draws, size: int) -> T
 
 
 def views(config: Augment, images: Tensor, size: int = 32, seed: int = 0) -> Tensor:
-    return apply(config, images, augment.draw(config, len(images), 1, generator(seed, "t")), size)
+    return apply(config, images, augment.draw(config, len(images), 1, [generator(seed, "t")]), size)
 
 
 def test_without_any_change_the_view_is_the_image(photos: Tensor) -> None:
@@ -36,7 +36,7 @@ def test_same_generator_same_view_other_generator_other_view(photos: Tensor) -> 
 
 def test_probabilities_come_out_right() -> None:
     config = Augment(blur=(1.0, 0.1), solarize=(0.0, 0.2))
-    both = augment.draw(config, 20_000, 2, generator(0, "p"))
+    both = augment.draw(config, 20_000, 2, [generator(0, "p")])
     first, second = (
         augment.Draws(**{name: value[k::2] for name, value in vars(both).items()}) for k in (0, 1)
     )  # the views of an image stand together
@@ -54,7 +54,7 @@ def test_probabilities_come_out_right() -> None:
 
 
 def test_order_of_jitter_is_a_permutation_per_group() -> None:
-    order = augment.draw(Augment(), 40 * GROUP, 1, generator(0, "o")).order
+    order = augment.draw(Augment(), 40 * GROUP, 1, [generator(0, "o")]).order
     groups = order.view(40, GROUP, 4)
     assert (groups == groups[:, :1]).all()
     assert (groups.sort(2).values == torch.arange(4)).all()
@@ -63,7 +63,7 @@ def test_order_of_jitter_is_a_permutation_per_group() -> None:
 
 def test_cropped_images_only_miss_the_flip(photos: Tensor) -> None:
     config = Augment(jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
-    draws = augment.draw(config, 64, 1, generator(0, "c"))
+    draws = augment.draw(config, 64, 1, [generator(0, "c")])
     out = augment.recolor(config, augment.flip(photos, draws.flip), draws)
     expected = torch.where(draws.flip.view(-1, 1, 1, 1), photos.flip(-1), photos) / 255
     assert torch.allclose(out, expected)
@@ -74,7 +74,7 @@ def test_rows_can_be_kept_by_rank(photos: Tensor) -> None:
     images = photos.repeat(2, 1, 1, 1)
 
     def some(rows: slice) -> Tensor:
-        return apply(config, images[rows], augment.draw(config, len(images), 1, generator(0, "r"), rows), 32)
+        return apply(config, images[rows], augment.draw(config, len(images), 1, [generator(0, "r")], rows), 32)
 
     parts = [some(rows) for rows in (slice(0, 48), slice(48, 128))]
     assert torch.allclose(some(slice(None)), torch.cat(parts), atol=1e-5)
@@ -88,6 +88,6 @@ def test_a_few_at_a_time_are_recolored_as_all_at_once(photos: Tensor, monkeypatc
 
 def test_a_view_does_not_depend_on_how_many_follow() -> None:
     config = Augment(blur=(0.5, 0.1))
-    alone, three = (augment.draw(config, 200, count, generator(0, "v")) for count in (1, 3))
+    alone, three = (augment.draw(config, 200, count, [generator(0, "v")]) for count in (1, 3))
     for name, value in vars(alone).items():
         assert torch.equal(value, getattr(three, name)[::3]), name

@@ -151,13 +151,13 @@ def test_padded_crops_equal_torchvision(photos: Tensor) -> None:
     config = Augment(pad=4, flip=0.0, jitter=0.0, gray=0.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     loader = ViewLoader(images, config, Needs(large=1), 8, 96, 0, torch.device("cpu"))
     views = next(loader.epoch(0))
-    moves = loader.boxes(loader.kinds[0], loader.draws(0)[0], 0, views.index)[:, :2]
+    moves = loader.boxes(loader.kinds[0], loader.draws([0])[0], [0], views.index)[:, :2]
     assert moves.abs().max() <= 4
     assert len(moves.unique(dim=0)) > 4
     for view, row, (top, left) in zip(views.large[0], views.index, moves.tolist(), strict=True):
         padded = reference.pad(photos[row], [4])
         expected = reference.crop(padded, top + 4, left + 4, 96, 96)
-        assert torch.allclose(view * 255, expected.float(), atol=1e-3)
+        assert torch.allclose(view * 255, expected.float(), atol=1e-2)
 
 
 def test_padded_crops_are_for_small_images_only(folder: Path) -> None:

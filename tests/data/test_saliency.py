@@ -67,7 +67,7 @@ def test_training_crops_follow_stored_maps(photos: Tensor, tmp_path: Path) -> No
     def mean_position(share: float) -> float:
         config = Augment(scale=(0.1, 0.3), saliency=str(tmp_path / "maps.npz"), saliency_share=share)
         loader = ViewLoader(images, config, Needs(large=1), 64, 32, 0, torch.device("cpu"))
-        box = [loader.boxes(loader.kinds[0], loader.draws(s)[0], s, torch.arange(64)).float() for s in range(10)]
+        box = [loader.boxes(loader.kinds[0], loader.draws([s])[0], [s], torch.arange(64)).float() for s in range(10)]
         return float(torch.cat(box)[:, :2].mean())
 
     assert mean_position(1.0) < mean_position(0.0) - 8
@@ -89,8 +89,8 @@ def test_a_share_of_samples_crops_or_images_is_chosen(photos: Tensor, tmp_path: 
     config = Augment(saliency=str(tmp_path / "maps.npz"), saliency_share=0.5, saliency_by=by)
     loader = ViewLoader(images, config, Needs(large=2), 32, 32, 0, torch.device("cpu"))
     rows = torch.arange(32).repeat_interleave(2)  # two views of each image
-    first, second = loader._good_crops(loader.kinds[0], 0, rows).view(32, 2).T
-    later = loader._good_crops(loader.kinds[0], 1, rows)[::2]
+    first, second = loader._good_crops(loader.kinds[0], [0], rows).view(32, 2).T
+    later = loader._good_crops(loader.kinds[0], [1], rows)[::2]
     assert 4 < int(first.sum()) < 28
     assert torch.equal(first, second) == (by != "crop")
     assert torch.equal(first, later) == (by == "image")
