@@ -94,7 +94,7 @@ def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Ten
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor, factor: float = 1.0) -> Tensor:
-    """Apply resampling matrices, V of each per image: images N×C×H×W, rows NV×h×H, columns NV×w×W → float NV×C×h×w.
+    """Apply resampling matrices, V of each per image: images N×C×H×W, rows NV×h×H, columns NV×w×W → float N×C×Vh×w.
 
     With channels between height and width, both are plain products of matrices and nothing is copied for them.
     """
@@ -103,22 +103,22 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor, factor: float = 1.0)
     x.copy_(images.transpose(1, 2)).mul_(factor)  # N×H×C×W
     x = torch.bmm(rows.view(n, -1, height), x.view(n, height, c * width))  # N×(V·h)×(C·W)
     x = torch.bmm(x.view(len(columns), -1, width), columns.transpose(1, 2))  # NV×(h·C)×w
-    return x.view(len(rows), rows.shape[1], c, -1).transpose(1, 2).contiguous()
+    return x.view(n, -1, c, x.shape[2]).transpose(1, 2).contiguous()
 
 
 def sample(images: Tensor, box: Tensor, size: int, flip: Tensor | None, factor: float = 1.0) -> Tensor:
-    """Bilinear views of boxes no larger than they are: images N×C×H×W, V boxes each, NV×4 → float NV×C×size×size."""
-    n, c, height, width = images.shape
-    start, length = box[:, :2, None].float(), box[:, 2:, None].float()  # NV×2×1: y and x
-    at = (torch.arange(size, device=box.device) + 0.5) * (length / size) - 0.5  # NV×2×size, pixels inside the box
-    y, x = torch.minimum(at.clamp_(min=0), length - 1).add_(start).unbind(1)  # nothing beyond the box is seen
+    """Bilinear views of boxes no larger than they are, V per image: N×C×H×W and NV×4 → float N×C×(V·size)×size."""
+    n, _, height, width = images.shape
+    start, length = box.float()[:, :, None].split(2, 1)  # NV×2×1: y and x
+    middle, first = torch.arange(0.5, size, device=box.device) / size, start + 0.5
+    at = torch.addcmul(start, length, middle).clamp_(first, first + length - 1)  # nothing beyond the box is seen
+    y, x = at.unbind(1)  # NV×size
+    y, x = y * (2 / height) - 1, x * (2 / width) - 1  # −1 … 1 over the image
     if flip is not None:
         x = torch.where(flip[:, None], x.flip(-1), x)
-    y, x = y * (2 / height) + (1 / height - 1), x * (2 / width) + (1 / width - 1)  # −1 … 1 over the image
     grid = torch.view_as_real(torch.complex(x[:, None, :], y[:, :, None]))  # pairs in one pass: NV×size×size×2
-    pixels = images.to(torch.float32, copy=True).mul_(factor)[:, None]
-    pixels = pixels.expand(n, len(box) // n, c, height, width).flatten(0, 1)
-    return F.grid_sample(pixels, grid, align_corners=False)  # off the image it is black
+    pixels = images.to(torch.float32, copy=True).mul_(factor)
+    return F.grid_sample(pixels, grid.view(n, -1, size, 2), align_corners=False)  # off the image it is black
 
 
 def crop_resize(
@@ -132,7 +132,7 @@ def crop_resize(
     """Cut boxes (top, left, height, width) and resize them to size×size, antialiased, flipped where told.
 
     Images are uint8 or float, N×C×H×W; the result is float, `factor` times as bright. There may be V boxes per image,
-    NV×4, those of an image together.
+    NV×4, those of an image together; its views then stand one below the other, N×C×(V·size)×size.
     """
     height, width = images.shape[-2:]
     if filter == "bilinear" and max(height, width) <= size:

@@ -83,47 +83,69 @@ def draw(
 
 
 def cut(config: Augment, images: Tensor, box: Tensor, flip: Tensor, size: int) -> Tensor:
-    """Crop V boxes per image (NV×4, on the CPU) from uint8 images N×3×H×W and flip: float NV×3×size×size in [0, 1]."""
+    """Crop V boxes per image (NV×4, on the CPU) from uint8 images N×3×H×W and flip: float in [0, 1].
+
+    The views of an image stand one below the other, N×3×(V·size)×size: what follows goes over all of them at once.
+    """
     box, flip = (parameter.to(images.device, non_blocking=True) for parameter in (box, flip))
     x = crop.crop_resize(images, box, size, flip, config.filter, 1 / 255)
     return x.clamp_(0, 1) if config.filter == "bicubic" else x  # cubic filters overshoot
 
 
 def flip(images: Tensor, chosen: Tensor) -> Tensor:
-    """What is left to do with crops that workers cut: uint8 N×3×S×S → float in [0, 1]."""
-    chosen = chosen.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
-    return torch.where(chosen, images.flip(-1), images).float().mul_(1 / 255)
+    """What is left to do with crops that workers cut: uint8 N×V×3×S×S → float in [0, 1], N×3×(V·S)×S."""
+    chosen = chosen.to(images.device, non_blocking=True).view(*images.shape[:2], 1, 1, 1)
+    return torch.where(chosen, images.flip(-1), images).transpose(1, 2).flatten(2, 3).float().mul_(1 / 255)
 
 
 def recolor(config: Augment, x: Tensor, draws: Draws, compiled: bool = False) -> Tensor:
-    """Everything after the crop, in batches on the device and in place: jitter, gray, blur, solarize, normalize."""
-    device, size = x.device, x.shape[-1]
+    """Everything after the crop, in batches on the device and in place: jitter, gray, blur, solarize, normalize.
+
+    V views per image stand one below the other: x is N×3×(V·S)×S, and NV parameters have been drawn.
+    """
+    views = len(draws.flip) // len(x)
+    pixels = x.view(len(x), 3, views, -1)  # N×3×V×P
+
+    def per_view(drawn: Tensor) -> Tensor:
+        return drawn.to(x.device, non_blocking=True).view(len(x), 1, views, 1)
+
     if config.jitter > 0:
-        _jitter_(config, x, draws, _compiled_jitter() if compiled else _JITTER)
-    if len(rows := _rows(draws.gray, device)):
-        color.grayscale_(x, rows)
-    if len(rows := _rows(draws.sigma, device)):
-        sigma = draws.sigma[draws.sigma > 0].to(device, non_blocking=True)
-        kernel = config.blur_kernel or max(3, size // 20 * 2 + 1)
-        x.index_copy_(0, rows, blur.gaussian_blur(x.index_select(0, rows), sigma, kernel))
-    if len(rows := _rows(draws.solarize, device)):
-        color.solarize_(x, rows, config.solarize_threshold)
+        factors = [per_view(factor) for factor in draws.factors.unbind(1)]
+        _jitter_(config, pixels, factors, draws.order[::views], _compiled_jitter() if compiled else _JITTER)
+    if config.gray > 0:
+        color.grayscale_(pixels, per_view(draws.gray))
+    if max(config.blur) > 0:
+        _blur_(config, x.unflatten(2, (views, -1)).transpose(1, 2), draws.sigma.view(-1, views))
+    if max(config.solarize) > 0:
+        color.solarize_(pixels, per_view(draws.solarize), config.solarize_threshold)
     return color.normalize_(x, config.mean, config.std)
 
 
-def _rows(chosen: Tensor, device: torch.device) -> Tensor:
-    """Numbers of the chosen images; found on the CPU, so that a GPU is not waited for."""
-    return chosen.nonzero().squeeze(1).to(device, non_blocking=True)
-
-
-def _jitter_(config: Augment, x: Tensor, draws: Draws, changes: Sequence[Callable[[Tensor, Tensor], Tensor]]) -> None:
+def _jitter_(
+    config: Augment,
+    x: Tensor,
+    factors: Sequence[Tensor],
+    orders: Tensor,
+    changes: Sequence[Callable[[Tensor, Tensor], Tensor]],
+) -> None:
+    """Change brightness, contrast, saturation and hue of N×3×V×P in the order of each image, N×4."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
-    factors = draws.factors.to(x.device, non_blocking=True)
     few = max(1, IN_CACHE // x[0].numel()) if x.device.type == "cpu" else len(x)
     stop = 0
-    for order, neighbors in itertools.groupby(draws.order.tolist()):  # those with one order go together
+    for order, neighbors in itertools.groupby(orders.tolist()):  # those with one order go together
         start, stop = stop, stop + sum(1 for _ in neighbors)
-        for part, factor in zip(x[start:stop].split(few), factors[start:stop].split(few), strict=True):
+        for first in range(start, stop, few):
+            some = slice(first, min(stop, first + few))
             for k in order:
                 if strengths[k] > 0:
-                    changes[k](part, factor[:, k])
+                    changes[k](x[some], factors[k][some])
+
+
+def _blur_(config: Augment, x: Tensor, sigma: Tensor) -> None:
+    """Blur those of the views N×V×3×S×S whose sigma (N×V, on the CPU, so that a GPU is not waited for) is not 0."""
+    chosen = sigma.nonzero()
+    if len(chosen):
+        image, view = chosen.to(x.device, non_blocking=True).unbind(1)
+        widths = sigma[sigma > 0].to(x.device, non_blocking=True)
+        kernel = config.blur_kernel or max(3, x.shape[-1] // 20 * 2 + 1)
+        x[image, view] = blur.gaussian_blur(x[image, view], widths, kernel)

@@ -195,8 +195,7 @@ class ViewLoader:
             filled = (readable.cumsum(0) - 1).clamp(min=0)
             index = index[readable][filled]
             crops = [
-                augment.flip(self._upload(cut[filled].flatten(0, 1)), drawn.flip)
-                for cut, drawn in zip(pixels, draws, strict=True)
+                augment.flip(self._upload(cut[filled]), drawn.flip) for cut, drawn in zip(pixels, draws, strict=True)
             ]
             yield self._views(step, index, crops, draws)
 
@@ -207,8 +206,8 @@ class ViewLoader:
     def _views(self, step: int, rows: Tensor, crops: list[Tensor], draws: list[augment.Draws]) -> Views:
         made: dict[str, list[Tensor]] = {}
         for kind, x, drawn in zip(self.kinds, crops, draws, strict=True):
-            x = augment.recolor(kind.config, x, drawn, self.compiled).unflatten(0, (-1, kind.count))
-            made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in x.unbind(1)]
+            x = augment.recolor(kind.config, x, drawn, self.compiled).unflatten(2, (kind.count, -1))  # B×3×V×S×S
+            made[kind.name] = [view.contiguous(memory_format=torch.channels_last) for view in x.unbind(2)]
         angle = None
         if self.config.rotate and "view" in made:
             g = generator(self.seed, "turns", step)

@@ -64,7 +64,7 @@ def test_order_of_jitter_is_a_permutation_per_group() -> None:
 def test_cropped_images_only_miss_the_flip(photos: Tensor) -> None:
     config = Augment(jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
     draws = augment.draw(config, 64, 1, [generator(0, "c")])
-    out = augment.recolor(config, augment.flip(photos, draws.flip), draws)
+    out = augment.recolor(config, augment.flip(photos[:, None], draws.flip), draws)
     expected = torch.where(draws.flip.view(-1, 1, 1, 1), photos.flip(-1), photos) / 255
     assert torch.allclose(out, expected)
 
