@@ -35,9 +35,11 @@ def photo_tiles(size: int, count: int = 512) -> torch.Tensor:
 
 
 def ours(images: torch.Tensor, config: Augment, size: int) -> None:
-    for step, part in enumerate(images.split(128)):
-        draws = augment.draw(config, len(part), 1, [generator(0, "bench", step)])
-        box = boxes(torch.tensor([[size, size]]).expand(len(part), 2), draws.box[:, 0], config.ratio)
+    """As a loader does it: parameters and boxes of all steps at once, then step by step."""
+    parts = images.split(128)
+    all_draws = augment.draw(config, 128, 1, [generator(0, "bench", step) for step in range(len(parts))])
+    all_boxes = boxes(torch.tensor([[size, size]]).expand(len(images), 2), all_draws.box[:, 0], config.ratio)
+    for part, draws, box in zip(parts, all_draws.split(128), all_boxes.split(128), strict=True):
         augment.recolor(config, augment.cut(config, part, box, draws.flip, size), draws)
 
 

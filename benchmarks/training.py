@@ -25,8 +25,9 @@ SMALL = {"image_size": 32}
 BATCH = {"batch_size": 128, "lr": 0.2}
 LARGE = {"encoder": "resnet18", "image_size": 128, "stem": "large", "batch_size": 32, "lr": 0.1}
 CASES = {
-    "small encoder, byol, in memory": ("byol", {"recipe": "cpu-byol"} | BATCH | SMALL, 4, "memory"),
-    "small encoder, byol+rotation, in memory": ("byol+rotation", {"recipe": "cpu-byol"} | BATCH | SMALL, 4, "memory"),
+    # Parameters are drawn for many steps at once, so epochs of a few would have more of that than real ones.
+    "small encoder, byol, in memory": ("byol", {"recipe": "cpu-byol"} | BATCH | SMALL, 16, "memory"),
+    "small encoder, byol+rotation, in memory": ("byol+rotation", {"recipe": "cpu-byol"} | BATCH | SMALL, 16, "memory"),
     # Its steps are long: one of each in turn, so that the machine's moods hit both alike.
     "ResNet-18 at 32 px, byol, in memory": ("byol", {"recipe": "cifar10-byol", "batch_size": 32} | SMALL, 1, "memory"),
     "ResNet-18 at 128 px, byol, packed": ("byol", {"recipe": "images-byol"} | LARGE, 2, "pack"),

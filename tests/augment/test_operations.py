@@ -44,16 +44,26 @@ def test_crop_equals_antialiased_resized_crop(photos: Tensor, name: str, size: i
         assert (mine[i] - one).abs().max() < 0.01  # of 255
 
 
-def test_several_boxes_per_image_are_cut_as_if_alone(photos: Tensor) -> None:
+@pytest.mark.parametrize("size", [32, 120])
+def test_several_boxes_per_image_are_cut_as_if_alone(photos: Tensor, size: int) -> None:
     """Also from images that are not square, where rows and columns have filters of their own."""
     for images in (photos[:8], photos[:8, :, :60]):
         box = crop.boxes(
             torch.tensor([images.shape[-2:]]).expand(24, 2), box_numbers(24, (0.1, 1.0), (0.5, 2.0)), (0.5, 2.0)
         )
         flip = torch.arange(24) % 2 == 0
-        together = crop.crop_resize(images, box, 32, flip).view(8, 3, 3, 32, 32).transpose(1, 2)
+        together = crop.crop_resize(images, box, size, flip).view(8, 3, 3, size, size).transpose(1, 2)
         for k in range(3):
-            assert torch.allclose(together[:, k], crop.crop_resize(images, box[k::3], 32, flip[k::3]), atol=1e-3)
+            assert torch.allclose(together[:, k], crop.crop_resize(images, box[k::3], size, flip[k::3]), atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [16, 40])
+def test_images_of_a_user_stay_as_they_are(photos: Tensor, size: int) -> None:
+    images = photos[:2, :, :20, :30].float()
+    before = images.clone()
+    whole = torch.tensor([[0, 0, 20, 30]]).expand(2, 4)
+    assert crop.crop_resize(images, whole, size, factor=0.5).max() < 128
+    assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize("name", ["bilinear", "bicubic"])

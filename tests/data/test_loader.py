@@ -16,7 +16,8 @@ from effssl.augment.crop import center_boxes
 from effssl.config import Augment
 from effssl.data import ArrayImages, FolderImages, open_data
 from effssl.data.loader import ViewLoader, clean_batches
-from effssl.data.views import Needs
+from effssl.data.pack import pack
+from effssl.data.views import Needs, Own
 from effssl.errors import RequestError
 
 CPU = torch.device("cpu")
@@ -61,6 +62,53 @@ def test_one_more_view_changes_none_of_the_others(photos: Tensor) -> None:
     one, two = (next(loader(ArrayImages(photos), views=v).epoch(0)) for v in (1, 2))
     assert torch.equal(one.large[0], two.large[0])
     assert not torch.equal(two.large[0], two.large[1])
+
+
+EVERYTHING = Needs(large=2, small=True, clean=True, own=Own(3, 16, (0.2, 1.0)))
+RICH = Augment(small=2, small_size=24, blur=(0.8, 0.2), solarize=(0.0, 0.4))
+
+
+def everything(images, rows: slice = slice(None), batch: int = 12) -> list[list[Tensor]]:
+    """All views of every step of an epoch, of all kinds."""
+    made = ViewLoader(images, RICH, EVERYTHING, batch, 32, 0, CPU, 0, keep_partial=True, rows=rows)
+    found = []
+    for views in made.epoch(1):
+        assert views.clean is not None
+        found.append([*views.large, *views.small, *views.own, views.clean])
+        assert [x.shape[-1] for x in found[-1]] == [32] * 2 + [24] * 2 + [16] * 3 + [32]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder", "pack"])
+def test_many_steps_drawn_at_once_are_those_drawn_one_by_one(
+    photos: Tensor, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {"memory": lambda: ArrayImages(photos[:40, :, :30, :30])} | {
+        "folder": lambda: open_data(str(folder)).train,
+        "pack": lambda: open_data(str(pack(folder))).train,
+    }
+    images, batch = many[kind](), 5 if kind != "memory" else 12  # the last batch is a partial one
+    at_once = everything(images, batch=batch)
+    assert len(at_once) == -(-len(images) // batch)
+    monkeypatch.setattr("effssl.data.loader.DRAWN", 1)
+    for a, b in zip(at_once, everything(images, batch=batch), strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_two_processes_make_the_views_of_one(photos: Tensor) -> None:
+    images = ArrayImages(photos[:36])
+    parts = zip(everything(images, slice(0, 6)), everything(images, slice(6, 12)), strict=True)
+    for whole, halves in zip(everything(images), parts, strict=True):
+        for x, first, second in zip(whole, *halves, strict=True):
+            assert torch.allclose(x, torch.cat([first, second]), atol=1e-5)
+
+
+def test_a_pack_is_cut_a_few_images_at_a_time_as_all_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = open_data(str(pack(folder))).train
+    whole = everything(images)
+    monkeypatch.setattr("effssl.data.loader.AT_ONCE", 5)
+    for a, b in zip(whole, everything(images), strict=True):
+        assert all(torch.allclose(x, y, atol=1e-4) for x, y in zip(a, b, strict=True))
 
 
 def test_workers_do_not_change_the_views(folder: Path) -> None:
