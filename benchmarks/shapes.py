@@ -1,6 +1,6 @@
 """Shapes of the small encoder at equal seconds: each trains for as many epochs as fit into the same time on one thread.
 
-python -m benchmarks.shapes [--objective simclr] [--seconds 60] [--seeds 3] [--only now,wide]
+python -m benchmarks.shapes [--objective simclr] [--seconds 60] [--seeds 3] [--only "as it is,width"]
 
 CIFAR-10, 10,000 images; accuracy is that of kNN on the validation images. Seconds per epoch are measured first, all
 shapes in turn on an idle machine; the runs then go two at a time, one thread each.
@@ -125,6 +125,8 @@ def main() -> None:
         one(args.one, args.objective, args.epochs, args.seed)
         return
     names = [name for name in SHAPES if name.startswith(tuple(args.only.split(",")))]
+    if not names:
+        parser.error(f"no shape begins like that; there are: {', '.join(SHAPES)}")
     costs = seconds_per_epoch(names, args.objective)
     print("| shape | weights | seconds per epoch | epochs | kNN |\n|---|---|---|---|---|", flush=True)
     with ThreadPoolExecutor(JOBS) as pool:

@@ -61,13 +61,13 @@ def _ramp_(channel: Tensor, turn: Tensor, center: float, base: Tensor, c: Tensor
 
 
 def grayscale_(x: Tensor, chosen: Tensor) -> Tensor:
-    """Take the color from the chosen views (N×1×V×1 booleans)."""
-    return x.lerp_(to_gray(x), chosen.float())
+    """Take the color from the chosen views: 1, and 0 for the others."""
+    return x.lerp_(to_gray(x), chosen)
 
 
-def solarize_(x: Tensor, chosen: Tensor, threshold: float) -> Tensor:
-    """Invert the pixels at or above the threshold in the chosen views (N×1×V×1 booleans)."""
-    return x.copy_(torch.where(chosen & (x >= threshold), 1 - x, x))
+def solarize(x: Tensor, threshold: float) -> Tensor:
+    """Invert the pixels at or above the threshold; not in place, and of any shape."""
+    return torch.where(x >= threshold, 1 - x, x)
 
 
 def normalize_(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

@@ -111,7 +111,7 @@ def sample(images: Tensor, box: Tensor, size: int, flip: Tensor | None, factor: 
     n, _, height, width = images.shape
     start, length = box.float()[:, :, None].split(2, 1)  # NV×2×1: y and x
     middle, first = torch.arange(0.5, size, device=box.device) / size, start + 0.5
-    at = torch.addcmul(start, length, middle).clamp_(first, first + length - 1)  # nothing beyond the box is seen
+    at = torch.addcmul(start, length, middle).clamp_(first, first + length - 1)  # the box ends there
     y, x = at.unbind(1)  # NV×size
     y, x = y * (2 / height) - 1, x * (2 / width) - 1  # −1 … 1 over the image
     if flip is not None:
@@ -132,7 +132,8 @@ def crop_resize(
     """Cut boxes (top, left, height, width) and resize them to size×size, antialiased, flipped where told.
 
     Images are uint8 or float, N×C×H×W; the result is float, `factor` times as bright. There may be V boxes per image,
-    NV×4, those of an image together; its views then stand one below the other, N×C×(V·size)×size.
+    NV×4, those of an image together; its views then stand one below the other, N×C×(V·size)×size. Off the image it is
+    black; that edge is blurred like any other where the box is enlarged, and sharp where it is shrunk.
     """
     height, width = images.shape[-2:]
     if filter == "bilinear" and max(height, width) <= size:

@@ -22,7 +22,7 @@ _JITTER = (color.brightness_, color.contrast_, color.saturation_, color.hue_)
 
 @cache
 def _compiled_jitter() -> tuple[Callable[[Tensor, Tensor], Tensor], ...]:
-    return tuple(torch.compile(change, dynamic=True) for change in _JITTER)  # each becomes one pass over the pixels
+    return tuple(torch.compile(change, dynamic=True) for change in _JITTER)  # fewer passes over the pixels
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ def cut(config: Augment, images: Tensor, box: Tensor, flip: Tensor, size: int) -
 def flip(images: Tensor, chosen: Tensor) -> Tensor:
     """What is left to do with crops that workers cut: uint8 N×V×3×S×S → float in [0, 1], N×3×(V·S)×S."""
     chosen = chosen.to(images.device, non_blocking=True).view(*images.shape[:2], 1, 1, 1)
-    return torch.where(chosen, images.flip(-1), images).transpose(1, 2).flatten(2, 3).float().mul_(1 / 255)
+    x = torch.where(chosen, images.flip(-1), images).transpose(1, 2).flatten(2, 3)
+    x = x.to(torch.float32, memory_format=torch.contiguous_format)  # what workers cut may be channels-last
+    return x.mul_(1 / 255)
 
 
 def recolor(config: Augment, x: Tensor, draws: Draws, compiled: bool = False) -> Tensor:
@@ -104,48 +106,38 @@ def recolor(config: Augment, x: Tensor, draws: Draws, compiled: bool = False) ->
     V views per image stand one below the other: x is N×3×(V·S)×S, and NV parameters have been drawn.
     """
     views = len(draws.flip) // len(x)
-    pixels = x.view(len(x), 3, views, -1)  # N×3×V×P
-
-    def per_view(drawn: Tensor) -> Tensor:
-        return drawn.to(x.device, non_blocking=True).view(len(x), 1, views, 1)
-
-    if config.jitter > 0:
-        factors = [per_view(factor) for factor in draws.factors.unbind(1)]
-        _jitter_(config, pixels, factors, draws.order[::views], _compiled_jitter() if compiled else _JITTER)
-    if config.gray > 0:
-        color.grayscale_(pixels, per_view(draws.gray))
-    if max(config.blur) > 0:
-        _blur_(config, x.unflatten(2, (views, -1)).transpose(1, 2), draws.sigma.view(-1, views))
-    if max(config.solarize) > 0:
-        color.solarize_(pixels, per_view(draws.solarize), config.solarize_threshold)
+    if config.jitter > 0 or config.gray > 0:
+        _jitter_(config, x.view(len(x), 3, views, -1), draws, _compiled_jitter() if compiled else _JITTER)
+    each = x.unflatten(2, (views, -1)).transpose(1, 2)  # N×V×3×S×S
+    if len(some := _chosen(draws.sigma, each)):
+        sigma = draws.sigma[draws.sigma > 0].to(x.device, non_blocking=True)
+        kernel = config.blur_kernel or max(3, x.shape[-1] // 20 * 2 + 1)
+        each[some] = blur.gaussian_blur(each[some], sigma, kernel)
+    if len(some := _chosen(draws.solarize, each)):
+        each[some] = color.solarize(each[some], config.solarize_threshold)
     return color.normalize_(x, config.mean, config.std)
 
 
-def _jitter_(
-    config: Augment,
-    x: Tensor,
-    factors: Sequence[Tensor],
-    orders: Tensor,
-    changes: Sequence[Callable[[Tensor, Tensor], Tensor]],
-) -> None:
-    """Change brightness, contrast, saturation and hue of N×3×V×P in the order of each image, N×4."""
+def _jitter_(config: Augment, x: Tensor, draws: Draws, changes: Sequence[Callable[[Tensor, Tensor], Tensor]]) -> None:
+    """Jitter and gray of N×3×V×P, a few images at a time that share an order of the changes."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
+    drawn = torch.cat([draws.factors, draws.gray[:, None]], 1).to(x.device, non_blocking=True)  # NV×5
+    *factors, gray = drawn.view(len(x), 1, -1, 1, 5).unbind(4)  # each N×1×V×1
     few = max(1, IN_CACHE // x[0].numel()) if x.device.type == "cpu" else len(x)
+    orders = draws.order[:: x.shape[2]] if config.jitter > 0 else draws.order[: len(x), :0]
     stop = 0
-    for order, neighbors in itertools.groupby(orders.tolist()):  # those with one order go together
+    for order, neighbors in itertools.groupby(orders.tolist()):
         start, stop = stop, stop + sum(1 for _ in neighbors)
         for first in range(start, stop, few):
             some = slice(first, min(stop, first + few))
             for k in order:
                 if strengths[k] > 0:
                     changes[k](x[some], factors[k][some])
+            if config.gray > 0:
+                color.grayscale_(x[some], gray[some])
 
 
-def _blur_(config: Augment, x: Tensor, sigma: Tensor) -> None:
-    """Blur those of the views N×V×3×S×S whose sigma (N×V, on the CPU, so that a GPU is not waited for) is not 0."""
-    chosen = sigma.nonzero()
-    if len(chosen):
-        image, view = chosen.to(x.device, non_blocking=True).unbind(1)
-        widths = sigma[sigma > 0].to(x.device, non_blocking=True)
-        kernel = config.blur_kernel or max(3, x.shape[-1] // 20 * 2 + 1)
-        x[image, view] = blur.gaussian_blur(x[image, view], widths, kernel)
+def _chosen(drawn: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    """Where a parameter of the views N×V×… is not 0, as an index; found on the CPU, so that a GPU is not waited for."""
+    found = drawn.view(x.shape[:2]).nonzero()
+    return found.to(x.device, non_blocking=True).unbind(1) if len(found) else ()

@@ -98,7 +98,7 @@ class PackedImages:
         """These images N×3×H×W, uint8, in the top left corner of the largest height and width among them."""
         sizes = self.sizes[rows]
         height, width = sizes.amax(0).tolist()
-        out = torch.empty(len(rows), height, 3, width, dtype=torch.uint8)  # what is beyond an image is never looked at
+        out = torch.zeros(len(rows), height, 3, width, dtype=torch.uint8)
         places = zip(out.numpy(), self.offsets[rows].tolist(), sizes.tolist(), strict=True)
         for place, start, (h, w) in places:
             place[:h, :, :w] = self.pixels[start : start + 3 * h * w].reshape(h, 3, w)

@@ -86,6 +86,24 @@ def test_a_few_at_a_time_are_recolored_as_all_at_once(photos: Tensor, monkeypatc
     assert torch.allclose(views(Augment(), photos), whole, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [32, 96])
+def test_views_of_an_image_are_made_as_if_alone(photos: Tensor, size: int) -> None:
+    config = Augment(blur=(0.7, 0.3, 0.1), solarize=(0.1, 0.5, 0.3), gray=0.4)
+    draws = augment.draw(config, len(photos), 3, [generator(0, "m")])
+    box = boxes(torch.tensor([[96, 96]]).expand(len(draws.flip), 2), draws.box[:, 0], config.ratio)
+    together = augment.recolor(config, augment.cut(config, photos, box, draws.flip, size), draws)
+    for k, mine in enumerate(together.unflatten(2, (3, size)).unbind(2)):
+        alone = augment.Draws(**{name: value[k::3] for name, value in vars(draws).items()})
+        assert all(chosen.any() for chosen in (alone.sigma, alone.solarize, alone.gray))
+        assert torch.allclose(mine, apply(config, photos, alone, size), atol=1e-4)
+
+
+def test_gray_needs_no_jitter(photos: Tensor) -> None:
+    red, green, blue = views(Augment(jitter=0, gray=1, mean=(0, 0, 0), std=(1, 1, 1)), photos).unbind(1)
+    assert torch.allclose(red, green)
+    assert torch.allclose(green, blue)
+
+
 def test_a_view_does_not_depend_on_how_many_follow() -> None:
     config = Augment(blur=(0.5, 0.1))
     alone, three = (augment.draw(config, 200, count, [generator(0, "v")]) for count in (1, 3))

@@ -95,12 +95,26 @@ def test_many_steps_drawn_at_once_are_those_drawn_one_by_one(
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_two_processes_make_the_views_of_one(photos: Tensor) -> None:
-    images = ArrayImages(photos[:36])
-    parts = zip(everything(images, slice(0, 6)), everything(images, slice(6, 12)), strict=True)
-    for whole, halves in zip(everything(images), parts, strict=True):
+@pytest.mark.parametrize(("batch", "middle"), [(12, 6), (150, 60)])  # the second is more than share an order of changes
+def test_two_processes_make_the_views_of_one(photos: Tensor, batch: int, middle: int) -> None:
+    images = ArrayImages(photos[:, :, :30, :34].repeat(3, 1, 1, 1)[: max(36, batch)])
+    made = [everything(images, rows, batch)[:1] for rows in (slice(0, middle), slice(middle, batch))]
+    for whole, halves in zip(everything(images, batch=batch)[:1], zip(*made, strict=True), strict=True):
         for x, first, second in zip(whole, *halves, strict=True):
             assert torch.allclose(x, torch.cat([first, second]), atol=1e-5)
+
+
+def test_views_of_a_pack_of_small_images_come_again(tmp_path: Path) -> None:
+    """Images of different sizes, all smaller than the view: nothing but their own pixels is seen."""
+    photo = Image.fromarray(load_sample_image("china.jpg"))
+    for i in range(12):
+        photo.crop((0, 0, 70 + 3 * i, 100 - 2 * i)).save(tmp_path / f"{i:02}.png")
+    made = ViewLoader(open_data(str(pack(tmp_path))).train, Augment(), Needs(), 6, 128, 0, CPU)
+    first = [view for views in made.epoch(0) for view in views.large]
+    for _ in range(3):
+        torch.full((1 << 20,), 250, dtype=torch.uint8)  # memory that is not zero
+        again = [view for views in made.epoch(0) for view in views.large]
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 def test_a_pack_is_cut_a_few_images_at_a_time_as_all_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

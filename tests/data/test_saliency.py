@@ -94,3 +94,5 @@ def test_a_share_of_samples_crops_or_images_is_chosen(photos: Tensor, tmp_path: 
     assert 4 < int(first.sum()) < 28
     assert torch.equal(first, second) == (by != "crop")
     assert torch.equal(first, later) == (by == "image")
+    both = loader._good_crops(loader.kinds[0], [0, 1], rows.repeat(2)).view(2, 32, 2)[..., 0]
+    assert torch.equal(both, torch.stack([first, later]))
