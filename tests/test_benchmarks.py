@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+
+from benchmarks import shapes
 from benchmarks.compare import worse
 from benchmarks.growth import cases, one
 from benchmarks.timing import interleaved
+from effssl.network import build_encoder, encoders
 
 
 def test_only_ratios_that_fell_by_more_than_a_tenth_are_worse() -> None:
@@ -31,3 +36,15 @@ def test_growth_measures_an_epoch(capsys) -> None:
     case = cases()["batch"][0] | {"images": 96, "batch": 32, "threads": 1}
     one(case, Path())
     assert '"seen": 96' in capsys.readouterr().out
+
+
+def test_every_shape_of_the_small_encoder_has_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = build_encoder("small", 32)
+    monkeypatch.setattr(encoders, "SmallEncoder", encoders.SmallEncoder)  # put back afterwards
+    for name, (_, blocks) in shapes.SHAPES.items():
+        shapes.use(name)
+        encoder = build_encoder("small", 32)
+        assert encoder.dim == next(block[0] for block in reversed(blocks) if block is not None)
+        assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, encoder.dim)
+        if name == "as it is":
+            assert [p.shape for p in encoder.parameters()] == [p.shape for p in plain.parameters()]
