@@ -108,13 +108,12 @@ def recolor(config: Augment, x: Tensor, draws: Draws, compiled: bool = False) ->
     views = len(draws.flip) // len(x)
     if config.jitter > 0 or config.gray > 0:
         _jitter_(config, x.view(len(x), 3, views, -1), draws, _compiled_jitter() if compiled else _JITTER)
-    each = x.unflatten(2, (views, -1)).transpose(1, 2)  # N×V×3×S×S
-    if len(some := _chosen(draws.sigma, each)):
-        sigma = draws.sigma[draws.sigma > 0].to(x.device, non_blocking=True)
+    if max(config.blur) > 0:
         kernel = config.blur_kernel or max(3, x.shape[-1] // 20 * 2 + 1)
-        each[some] = blur.gaussian_blur(each[some], sigma, kernel)
-    if len(some := _chosen(draws.solarize, each)):
-        each[some] = color.solarize(each[some], config.solarize_threshold)
+        sigma = draws.sigma[draws.sigma > 0].to(x.device, non_blocking=True)
+        _change_some_(x, draws.sigma, lambda some: blur.gaussian_blur(some, sigma, kernel))
+    if max(config.solarize) > 0:
+        _change_some_(x, draws.solarize, lambda some: color.solarize(some, config.solarize_threshold))
     return color.normalize_(x, config.mean, config.std)
 
 
@@ -137,7 +136,15 @@ def _jitter_(config: Augment, x: Tensor, draws: Draws, changes: Sequence[Callabl
                 color.grayscale_(x[some], gray[some])
 
 
-def _chosen(drawn: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-    """Where a parameter of the views N×V×… is not 0, as an index; found on the CPU, so that a GPU is not waited for."""
-    found = drawn.view(x.shape[:2]).nonzero()
-    return found.to(x.device, non_blocking=True).unbind(1) if len(found) else ()
+def _change_some_(x: Tensor, drawn: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    """Change those of the views N×3×(V·S)×S whose parameter is not 0, all at once as M×3×S×S.
+
+    Parameters, NV, are on the CPU, so that a GPU is not waited for; whole channels are fetched and put back.
+    """
+    views, side = len(drawn) // len(x), x.shape[-1]
+    image, view = drawn.view(-1, views).nonzero().unbind(1)
+    if len(image):
+        channels = (3 * image[:, None] + torch.arange(3)) * views + view[:, None]  # M×3
+        rows, planes = channels.flatten().to(x.device, non_blocking=True), x.view(-1, side, side)
+        some = planes.index_select(0, rows).view(-1, 3, side, side)
+        planes.index_copy_(0, rows, change(some).view(-1, side, side))

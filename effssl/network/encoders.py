@@ -1,4 +1,4 @@
-"""Encoders f: torchvision's ResNets (with a stem for small images), other classifiers by name, and a small one."""
+"""Encoders f: torchvision's ResNets (with a stem for small images), other classifiers by name, and small ones."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Encoder(nn.Module):
 def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
     """Make a randomly initialized encoder by name."""
     if width := small_width(name):
-        small = SmallEncoder(width)
+        small = SmallEncoder(width, first_block=name.startswith("small"))
         return Encoder(small, small.dim)
     if name.startswith("timm:"):
         return _from_timm(name.removeprefix("timm:"), image_size)
     if name not in model_names():
         raise RequestError(
             f"unknown encoder {name!r}{did_you_mean(name, model_names())}; "
-            "use small, small-32 (wider), resnet18, resnet34, resnet50, any torchvision classifier, or timm:<name>"
+            "use small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, or timm:<name>"
         )
     from torchvision import models
 
@@ -94,10 +94,10 @@ def has_small_stem(name: str, image_size: int, stem: str) -> bool:
 
 
 def model_names() -> list[str]:
-    """Our own encoder and torchvision's classifiers."""
+    """Our own encoders and torchvision's classifiers."""
     from torchvision import models
 
-    return ["small", *models.list_models(module=models)]
+    return ["small", "tiny", *models.list_models(module=models)]
 
 
 def _drop_classifier(model: nn.Module) -> None:

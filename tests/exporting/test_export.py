@@ -195,8 +195,8 @@ def test_timm_and_torchvision_call_these_weights_alike(name: str) -> None:
         ),
         (["small", "--weights", "random", "--to", "timm"], "timm has no small network"),
         (
-            ["small-32", "--weights", "random", "--to", "torchvision"],
-            "no small-32 network; safetensors, onnx and pt2 do work",
+            ["tiny-32", "--weights", "random", "--to", "torchvision"],
+            "no tiny-32 network; safetensors, onnx and pt2 do work",
         ),
         (
             ["small-32", "--weights", "random", "--to", "timm"],

@@ -69,6 +69,7 @@ def test_timm_and_random_weights(photos: Tensor, tmp_path: Path) -> None:
         )
     assert effssl.load("resnet18", weights="random", image_size=64)(photos[:2]).shape == (2, 512)
     assert effssl.load("small", weights="random").size == 32
+    assert effssl.load("tiny-8", weights="random").dim == 64
 
 
 def test_names_load_the_librarys_weights_or_say_why_not(monkeypatch: pytest.MonkeyPatch, resnet: nn.Module) -> None:

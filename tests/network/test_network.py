@@ -65,7 +65,7 @@ def test_a_constructor_that_does_not_take_what_it_is_given_says_so() -> None:
         SmallEncoder(16, img_size=32)
 
 
-@pytest.mark.parametrize("name", ["small", "resnet18"])
+@pytest.mark.parametrize("name", ["small", "tiny", "resnet18"])
 def test_stages_are_the_network(name: str) -> None:
     network = Network(build_encoder(name, 32), Projector(layers=2, hidden=32, out=16)).eval()
     x = torch.randn(3, 3, 32, 32)
@@ -74,6 +74,12 @@ def test_stages_are_the_network(name: str) -> None:
     for cut in range(1, 6):
         assert torch.equal(network.run(network.run(x, stop=cut), start=cut), network.run(x))
     assert torch.equal(network.run(x, stop=5), network.f(x))
+
+
+def test_tiny_is_small_without_its_first_block() -> None:
+    small, tiny = (dict(build_encoder(name, 32).backbone.named_parameters()) for name in ("small-24", "tiny-24"))
+    assert {name for name in small if not name.startswith("layer1.")} == set(tiny)
+    assert all(tiny[name].shape == small[name].shape for name in tiny)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
