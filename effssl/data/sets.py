@@ -98,11 +98,12 @@ class PackedImages:
         """These images N×3×H×W, uint8, in the top left corner of the largest height and width among them."""
         sizes = self.sizes[rows]
         height, width = sizes.amax(0).tolist()
-        out = torch.zeros(len(rows), height, 3, width, dtype=torch.uint8)
-        places = zip(out.numpy(), self.offsets[rows].tolist(), sizes.tolist(), strict=True)
+        # Not by torch: this runs in a thread, where torch's own threads would stay and compete with those of training.
+        out = np.zeros((len(rows), height, 3, width), np.uint8)
+        places = zip(out, self.offsets[rows].tolist(), sizes.tolist(), strict=True)
         for place, start, (h, w) in places:
             place[:h, :, :w] = self.pixels[start : start + 3 * h * w].reshape(h, 3, w)
-        return out.transpose(1, 2)
+        return torch.from_numpy(out).transpose(1, 2)
 
 
 Images = ArrayImages | FolderImages | PackedImages
