@@ -165,9 +165,8 @@ class ViewLoader:
             draws = self.draws(some, count)
             boxes = [self.boxes(kind, d, some, index) for kind, d in zip(self.kinds, draws, strict=True)]
             views = [count * kind.count for kind in self.kinds]
-            draws = [
-                replace(d, box=d.box.new_empty(len(d.box), 0)) for d in draws
-            ]  # boxes are made; those numbers are many
+            # Boxes are made; the numbers that they were made from are many and not needed any more.
+            draws = [replace(d, box=d.box.new_empty(len(d.box), 0)) for d in draws]
             parts = zip(*(d.split(n) for d, n in zip(draws, views, strict=True)), strict=True)
             cuts = zip(*(b.split(n) for b, n in zip(boxes, views, strict=True)), strict=True)
             yield from ((list(part), list(cut)) for part, cut in zip(parts, cuts, strict=True))
