@@ -1,4 +1,4 @@
-"""Shapes of the small encoder at equal seconds: each trains for as many epochs as fit into the same time on one thread.
+"""Shapes of the small encoder at equal seconds: each trains for the epochs that come nearest to the same time.
 
 python -m benchmarks.shapes [--objective simclr] [--seconds 60] [--seeds 3] [--only "as it is,width"]
 

@@ -156,7 +156,7 @@ class Config:
     objective: str = "byol+rotation"
     """a weighted sum of terms, e.g. byol+rotation or "simsiam + 0.2*rotation" """
     encoder: str = "small"
-    """small, resnet18, resnet34, resnet50, any torchvision classifier, or timm:<name>"""
+    """small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, or timm:<name>"""
     recipe: str = "auto"
     """a recipe's name or a YAML file; auto looks at the data, the objective and the machine"""
     form: Literal["efficient", "paper"] = "efficient"

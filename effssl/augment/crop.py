@@ -1,4 +1,4 @@
-"""Random resized crop and flip, as two batched matrix products.
+"""Random resized crop and flip: two batched matrix products, or bilinear sampling where images are small.
 
 An output pixel is a weighted mean of the input pixels below its filter, first along y, then along x. Both sums are
 matrix products with one small matrix per view, so boxes of any size, antialiasing and flips cost one pass. Where no box
@@ -133,7 +133,7 @@ def crop_resize(
 
     Images are uint8 or float, N×C×H×W; the result is float, `factor` times as bright. There may be V boxes per image,
     NV×4, those of an image together; its views then stand one below the other, N×C×(V·size)×size. Off the image it is
-    black; that edge is blurred like any other where the box is enlarged, and sharp where it is shrunk.
+    black; that edge is blurred like any other where a box is enlarged bilinearly, and sharp otherwise.
     """
     height, width = images.shape[-2:]
     if filter == "bilinear" and max(height, width) <= size:

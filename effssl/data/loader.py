@@ -114,7 +114,7 @@ class ViewLoader:
         return [augment.draw(kind.config, self.batch_size, kind.count, named(kind), rows) for kind in self.kinds]
 
     def boxes(self, kind: Kind, draws: augment.Draws, steps: Sequence[int], rows: Tensor) -> Tensor:
-        """Crop boxes of the views of a kind in some steps, SBV×4; chosen by saliency where the run says so."""
+        """Crop boxes of the views of a kind, SBV×4 for S steps of B images, V views each; chosen by saliency where the run says so."""
         rows = rows[:, None].expand(-1, kind.count).reshape(-1)
         sizes = self.images.sizes.index_select(0, rows)
         if kind.config.pad:
@@ -125,7 +125,7 @@ class ViewLoader:
         return self.saliency.choose(rows, sizes, tries, self._good_crops(kind, steps, rows))
 
     def _good_crops(self, kind: Kind, steps: Sequence[int], rows: Tensor) -> Tensor:
-        """Which samples, crops or images have their boxes chosen by saliency, SBV booleans."""
+        """Which samples, crops or images have their boxes chosen by saliency, SBV booleans as above."""
         if self.config.saliency_by == "image":
             drawn = torch.rand(len(self.images), generator=generator(self.seed, "good images"))[rows]
         else:

@@ -1,4 +1,4 @@
-"""Encoders for CPU budgets: a ResNet with one block per stage that halves the image at once; `tiny` lacks the first."""
+"""Encoders for CPU budgets: a ResNet with one block per stage that halves the image at once, and `tiny`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SmallEncoder(nn.Module):
     """Stem (3×3, stride 2) and four residual blocks; names as in torchvision's ResNet.
 
     At 32 pixels the blocks work on 16, 8, 4 and 2 pixels, so that most weights and little of the arithmetic lie
-    where features are abstract. The first block can be left out: it has few weights and takes a quarter of the time.
+    where features are abstract. The first block can be left out: it has few weights and takes a quarter of a step.
     """
 
     def __init__(self, width: int = WIDTH, first_block: bool = True) -> None:
