@@ -114,7 +114,7 @@ class ViewLoader:
         return [augment.draw(kind.config, self.batch_size, kind.count, named(kind), rows) for kind in self.kinds]
 
     def boxes(self, kind: Kind, draws: augment.Draws, steps: Sequence[int], rows: Tensor) -> Tensor:
-        """Crop boxes of the views of a kind, SBV×4 for S steps of B images, V views each; chosen by saliency where the run says so."""
+        """Crop boxes of a kind, SBV×4 for S steps of B images, V views each; chosen by saliency where a run says so."""
         rows = rows[:, None].expand(-1, kind.count).reshape(-1)
         sizes = self.images.sizes.index_select(0, rows)
         if kind.config.pad:
