@@ -60,7 +60,8 @@ PRETRAIN = [
 
 def test_one_process_becomes_two_and_their_looks_agree(tmp_path: Path) -> None:
     """A run that one process began and two go on with, against one process all the way."""
-    common = [*PRETRAIN, "--epochs", "2"]
+    # At a tiny learning rate: at the usual one differences of rounding grow to a thousandth of the loss in eight steps.
+    common = [*PRETRAIN, "--epochs", "2", "--lr", "0.0001"]
     alone = start(*common, "--out", str(tmp_path / "alone"))
     begun = start(*common, "--out", str(tmp_path / "both"))
     while not (tmp_path / "both" / "checkpoint.pt").exists():
@@ -79,7 +80,7 @@ def test_one_process_becomes_two_and_their_looks_agree(tmp_path: Path) -> None:
     for a, b in zip(one.metrics(), two.metrics(), strict=True):
         assert a["knn"] == pytest.approx(b["knn"], abs=1.5)  # neighbors are gathered from both
         assert a["epoch"] == b["epoch"]
-        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-3)
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-4)
 
 
 def alive(pids: list[int]) -> list[int]:
