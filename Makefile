@@ -17,7 +17,7 @@ BIN := .venv/bin
 	touch .venv/.ready
 
 demo: .venv/.ready
-	$(BIN)/python -m effssl.demo
+	$(BIN)/python -m effssl.studies.demo
 
 test: .venv/.ready
 	$(BIN)/python -m pytest -q -n 2 -rs

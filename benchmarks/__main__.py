@@ -16,8 +16,8 @@ import torch
 
 from benchmarks import access, arithmetic, augmentation, neighbors, peers, start, training
 from benchmarks.compare import worse
-from effssl.memory import keep_freed_memory
-from effssl.progress import table
+from effssl.runtime.memory import keep_freed_memory
+from effssl.runtime.progress import table
 
 TITLES = {
     "augmentation": "views per second on one core",

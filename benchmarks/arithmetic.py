@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.augmentation import photo_tiles
 from benchmarks.timing import interleaved
 from effssl.data import ArrayImages, Data
-from effssl.device import pick_device
 from effssl.recipes import resolve
+from effssl.runtime.device import pick_device
 from effssl.training.loop import Trainer
 
 GEMM = 2048

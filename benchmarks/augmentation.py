@@ -18,7 +18,7 @@ from benchmarks.timing import interleaved
 from effssl import augment
 from effssl.augment.crop import boxes
 from effssl.config import Augment
-from effssl.randomness import generator
+from effssl.runtime.randomness import generator
 
 COUNT = {32: 512, 128: 128}
 OURS = "effssl, batched"

@@ -16,9 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.timing import interleaved
 from benchmarks.training import images_of
-from effssl.device import pick_device
-from effssl.memory import keep_freed_memory
 from effssl.recipes import resolve
+from effssl.runtime.device import pick_device
+from effssl.runtime.memory import keep_freed_memory
 from effssl.training.loop import Trainer
 
 METHODS = ("byol", "simsiam", "swav", "simclr")

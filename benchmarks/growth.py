@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from effssl.progress import say, table
+from effssl.runtime.progress import say, table
 
 SIDE = 80  # of the tiles in folders and packs: smaller ones would be kept in memory
 COUNTS = (5_000, 10_000, 20_000, 50_000)
@@ -50,10 +50,10 @@ def one(case: dict[str, Any], root: Path) -> None:
 
     from benchmarks.augmentation import photo_tiles
     from effssl.data import ArrayImages, Data, open_data
-    from effssl.device import pick_device
-    from effssl.distribution import barrier, joined, rank
-    from effssl.memory import keep_freed_memory
     from effssl.recipes import resolve
+    from effssl.runtime.device import pick_device
+    from effssl.runtime.distribution import barrier, joined, rank
+    from effssl.runtime.memory import keep_freed_memory
     from effssl.training.loop import Trainer
 
     torch.set_num_threads(case["threads"])

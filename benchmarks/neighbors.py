@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sklearn.neighbors import NearestNeighbors
 
 from benchmarks.timing import interleaved
-from effssl.evaluation.knn import nearest
+from effssl.features.knn import nearest
 
 BANK, QUERIES, DIM, K = 50_000, 10_000, 512, 200
 

@@ -18,9 +18,9 @@ from torchvision.transforms.functional import to_pil_image
 from benchmarks.augmentation import lightly_view, photo_tiles
 from effssl.config import Augment
 from effssl.data import ArrayImages, Data
-from effssl.device import pick_device
 from effssl.network import build_encoder
 from effssl.recipes import resolve
+from effssl.runtime.device import pick_device
 from effssl.training.loop import Trainer
 
 CASES = {

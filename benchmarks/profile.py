@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.augmentation import photo_tiles
 from effssl.data import ArrayImages, Data
-from effssl.device import pick_device
-from effssl.memory import keep_freed_memory
-from effssl.progress import table
 from effssl.recipes import resolve
+from effssl.runtime.device import pick_device
+from effssl.runtime.memory import keep_freed_memory
+from effssl.runtime.progress import table
 from effssl.training.loop import Trainer
 
 KINDS = {

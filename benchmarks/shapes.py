@@ -66,9 +66,9 @@ def seconds_per_epoch(names: list[str], objective: str) -> dict[str, float]:
     import torch
 
     from benchmarks.training import images_of
-    from effssl.device import pick_device
-    from effssl.memory import keep_freed_memory
     from effssl.recipes import resolve
+    from effssl.runtime.device import pick_device
+    from effssl.runtime.memory import keep_freed_memory
     from effssl.training.loop import Trainer
 
     torch.set_num_threads(1)

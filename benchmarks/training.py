@@ -17,8 +17,8 @@ from benchmarks.augmentation import photo_tiles
 from benchmarks.timing import interleaved
 from effssl.data import ArrayImages, Data, open_data
 from effssl.data.pack import pack
-from effssl.device import pick_device
 from effssl.recipes import resolve
+from effssl.runtime.device import pick_device
 from effssl.training.loop import Trainer
 
 SMALL = {"image_size": 32}

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from effssl.data import open_data
     from effssl.data.pack import pack
-    from effssl.errors import RequestError, RunFailed, Stopped
     from effssl.evaluation import Score, evaluate
     from effssl.explore.curating import duplicates, outliers, subset
     from effssl.explore.embedding import embed
@@ -24,12 +23,13 @@ if TYPE_CHECKING:
     from effssl.explore.features_transformer import Features
     from effssl.explore.searching import neighbors
     from effssl.exporting import export
-    from effssl.importing import import_encoder
+    from effssl.exporting.importing import import_encoder
     from effssl.objectives.options import register
-    from effssl.own_loop import objective, view_loader
-    from effssl.pretraining import pretrain
     from effssl.report import write_report
     from effssl.run import Run, load
+    from effssl.runtime.errors import RequestError, RunFailed, Stopped
+    from effssl.training.custom_loop import objective, view_loader
+    from effssl.training.pretraining import pretrain
 
 __version__ = "0.1.0"
 __all__ = [
@@ -59,13 +59,13 @@ __all__ = [
 ]
 
 _WHERE = {
-    "pretrain": "effssl.pretraining",
+    "pretrain": "effssl.training.pretraining",
     "Run": "effssl.run",
     "load": "effssl.run",
     "evaluate": "effssl.evaluation",
     "Score": "effssl.evaluation",
     "export": "effssl.exporting",
-    "import_encoder": "effssl.importing",
+    "import_encoder": "effssl.exporting.importing",
     "open_data": "effssl.data",
     "pack": "effssl.data.pack",
     "embed": "effssl.explore.embedding",
@@ -76,12 +76,12 @@ _WHERE = {
     "subset": "effssl.explore.curating",
     "Features": "effssl.explore.features_transformer",
     "register": "effssl.objectives.options",
-    "objective": "effssl.own_loop",
-    "view_loader": "effssl.own_loop",
+    "objective": "effssl.training.custom_loop",
+    "view_loader": "effssl.training.custom_loop",
     "write_report": "effssl.report",
-    "RequestError": "effssl.errors",
-    "RunFailed": "effssl.errors",
-    "Stopped": "effssl.errors",
+    "RequestError": "effssl.runtime.errors",
+    "RunFailed": "effssl.runtime.errors",
+    "Stopped": "effssl.runtime.errors",
 }
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 
 from effssl.commands.pretrain import STARTED  # noqa: F401  the clock of a time budget starts with the program
-from effssl.errors import RequestError, RunFailed, Stopped, did_you_mean
+from effssl.runtime.errors import RequestError, RunFailed, Stopped, did_you_mean
 
 # Verb: module and function of effssl.commands, and what it is for. A name with _ at its end reads its arguments itself.
 VERBS = {

@@ -21,8 +21,8 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.options import BYOL, OWN, Jigsaw, MoCo, Rotation, SimCLR, SimSiam, SupCon, Supervised, SwAV
+from effssl.runtime.errors import RequestError, did_you_mean
 
 # ---------------------------------------------------------------------------------------------------------------
 # The network and how it is optimized

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from effssl.config import Config, build, config_type, read_yaml, to_dict, written_by
-from effssl.errors import RequestError
-from effssl.files import check_room, locked, whole_path, write_atomically
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import check_room, locked, whole_path, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -205,9 +205,9 @@ class Run:
     ) -> Score:
         """Evaluate the encoder by a protocol of `effssl.evaluation.options` and add the score to results.json."""
         from effssl.data import NAMED
-        from effssl.device import pick_device
         from effssl.evaluation import changed_options, evaluate, open_source
         from effssl.report import refresh
+        from effssl.runtime.device import pick_device
 
         changed = changed_options(what, settings)  # also refuses what is not known, before anything slow
         changed += [f"classes={whole_path(classes)}"] if classes else []

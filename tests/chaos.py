@@ -122,7 +122,7 @@ def wait_for_training(run: Path, process: subprocess.Popen, moment: float) -> bo
 
 def saved_steps(run: Path) -> int:
     """Steps that the newest good checkpoint holds."""
-    from effssl.errors import RunFailed
+    from effssl.runtime.errors import RunFailed
     from effssl.training.checkpoint import load_checkpoint
 
     with contextlib.suppress(RunFailed, FileNotFoundError):  # read while it was renamed
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, choices=[*FAULTS], help="only the faults of one process, or of two")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from effssl.progress import table
+    from effssl.runtime.progress import table
 
     dice, outcomes = random.Random(options.seed), []
     with tempfile.TemporaryDirectory() as folder:

@@ -18,9 +18,9 @@ from sklearn.datasets import load_sample_image
 
 from effssl.config import Config, build, read_yaml, to_dict
 from effssl.data.folder import decode, load_folder
-from effssl.errors import RequestError
 from effssl.objectives.expression import parse
 from effssl.objectives.options import TERMS
+from effssl.runtime.errors import RequestError
 
 PHOTO = Image.fromarray(load_sample_image("china.jpg")).resize((40, 30))
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

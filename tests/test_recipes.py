@@ -12,9 +12,9 @@ from torch import Tensor
 from effssl import recipes
 from effssl.config import Config, build, differences, read_yaml, to_dict
 from effssl.data import ArrayImages, Data
-from effssl.errors import RequestError
 from effssl.objectives.options import PRETEXT
 from effssl.recipes import resolve
+from effssl.runtime.errors import RequestError
 from effssl.training.loop import Trainer
 
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from effssl.errors import RequestError, did_you_mean
-from effssl.files import check_output, write_atomically
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.files import check_output, write_atomically
 
 EVAL_HELP = """usage: effssl eval WHAT RUN [options]      (effssl eval WHAT --help tells the options)
 
@@ -52,10 +52,10 @@ def evaluate(what: str, run: str, args: list[str]) -> None:
     kind = dataclasses.make_dataclass("Eval", [], bases=(PROTOCOLS[what], Target), frozen=True)
     parsed: Any = tyro.cli(kind, args=args, prog=f"effssl eval {what} RUN", description=PROTOCOLS[what].__doc__)
     settings = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(PROTOCOLS[what])}
-    from effssl.device import pick_device
     from effssl.evaluation import evaluate, open_source, options_of
     from effssl.network.foreign import refuse_flags
     from effssl.run import Run, load
+    from effssl.runtime.device import pick_device
 
     options_of(what, settings)  # refuses what is out of range, before anything slow
     folder, out, data = Path(run).expanduser(), Path(parsed.out).expanduser(), parsed.data or None
@@ -89,7 +89,7 @@ def refuse_out(path: Path) -> None:
 
 def show(score: Any, title: str) -> None:
     """A score as tables: its value, what else was measured, its constants."""
-    from effssl.progress import table
+    from effssl.runtime.progress import table
 
     rows = [(score.metric, f"{score.value:.2f} %")]
     for key, value in score.also.items():

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from effssl.errors import RequestError, Stopped
 from effssl.evaluation.options import Which
-from effssl.files import check_output, write_atomically
+from effssl.runtime.errors import RequestError, Stopped
+from effssl.runtime.files import check_output, write_atomically
 
 SHOWN = 50  # rows of a table on the screen; a file has them all
 PATHS, SIZES = ("image", "nearest"), ("width", "height", "bytes")
@@ -230,7 +230,7 @@ def _write(parsed: Explore, rows: Sequence[dict[str, Any]], title: str, columns:
 def _show(rows: Sequence[dict[str, Any]], title: str, without: str = "") -> None:
     from rich.markup import escape
 
-    from effssl.progress import table
+    from effssl.runtime.progress import table
 
     if not rows:
         print(f"{title}: none")
@@ -256,7 +256,7 @@ def _show(rows: Sequence[dict[str, Any]], title: str, without: str = "") -> None
 
 def _fit(columns: dict[str, list[str]]) -> None:
     """Make a table as narrow as the screen: sizes of files are left out, then long paths lose their middle."""
-    from effssl.progress import screen_width
+    from effssl.runtime.progress import screen_width
 
     paths = [key for key in PATHS if key in columns]
 

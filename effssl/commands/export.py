@@ -65,7 +65,7 @@ def import_file(
         std: the same for the standard deviation
         overwrite: write over an existing file
     """
-    from effssl.importing import import_encoder
+    from effssl.exporting.importing import import_encoder
 
     made = import_encoder(
         file, encoder, out, image_size=image_size, prefix=prefix, mean=mean, std=std, overwrite=overwrite

@@ -47,7 +47,7 @@ def pretrain_(args: list[str]) -> None:
     import tyro
 
     parsed = tyro.cli(Pretrain, args=args, default=_defaults(args), prog="effssl pretrain")
-    from effssl.pretraining import execute
+    from effssl.training.pretraining import execute
 
     said = given(parsed, args)
     started = STARTED if args == sys.argv[2:] else None  # called from Python, the command begins now

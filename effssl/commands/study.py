@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from effssl.errors import RequestError, RunFailed, did_you_mean
-from effssl.files import check_room
+from effssl.runtime.errors import RequestError, RunFailed, did_you_mean
+from effssl.runtime.files import check_room
 
 
 def study_(args: list[str]) -> None:
@@ -27,7 +27,7 @@ def study_(args: list[str]) -> None:
 
 def study_list() -> None:
     """All studies: tables and figures of the paper, and ours against compute."""
-    from effssl.progress import table
+    from effssl.runtime.progress import table
     from effssl.studies import load, names
 
     rows = [(s.name, s.title, s.source, s.data, str(len(s.arms)), ", ".join(s.measures)) for s in map(load, names())]

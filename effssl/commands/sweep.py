@@ -8,8 +8,8 @@ from typing import Literal
 
 from effssl.commands.pretrain import Pretrain, given
 from effssl.config import merge, read_yaml
-from effssl.errors import RequestError
-from effssl.files import check_room
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import check_room
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def sweep_(args: list[str]) -> None:
     import tyro
 
     parsed = tyro.cli(Sweep, args=args, prog="effssl sweep")
-    from effssl.sweep import parse_range, run_sweep, show
+    from effssl.studies.sweep import parse_range, run_sweep, show
 
     if not parsed.over:
         raise RequestError("say what to try, e.g. --over lr=0.1,0.2 rotation.weight=0.1,0.4")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 
 def watch(run: str, /, once: bool = False, every: float = 2.0) -> None:
@@ -13,7 +13,7 @@ def watch(run: str, /, once: bool = False, every: float = 2.0) -> None:
         once: show it once and leave, as is also done where the output is not a terminal
         every: seconds between two looks
     """
-    from effssl import watch as watching
+    from effssl.report import watch as watching
 
     if not 0 < every <= 3600:
         raise RequestError(f"--every is {every}; it must be more than 0 and at most 3600 seconds")

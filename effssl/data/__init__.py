@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from effssl.data.sets import ArrayImages, Data, FolderImages, Images, PackedImages, is_pack
-from effssl.errors import RequestError, did_you_mean
+from effssl.runtime.errors import RequestError, did_you_mean
 
 NAMED = ("cifar10", "cifar100", "digits")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from effssl.data.sets import ArrayImages, Data
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 KEYS = ("images", "labels", "test_images", "test_labels")
 

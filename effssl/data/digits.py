@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from effssl.data.sets import ArrayImages, Data
-from effssl.randomness import generator
+from effssl.runtime.randomness import generator
 
 
 @cache  # read once: a study opens it for every measure of every arm

@@ -20,9 +20,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from effssl.data.sets import ArrayImages, Data, FolderImages, Images
-from effssl.errors import RequestError, Stopped
-from effssl.files import write_atomically
-from effssl.progress import counter, say
+from effssl.runtime.errors import RequestError, Stopped
+from effssl.runtime.files import write_atomically
+from effssl.runtime.progress import counter, say
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory

@@ -21,8 +21,8 @@ from effssl.data.decoding import CropFiles, decoded
 from effssl.data.saliency import SaliencyMaps
 from effssl.data.sets import ArrayImages, FolderImages, Images, PackedImages
 from effssl.data.views import Needs, Views
-from effssl.errors import RequestError
-from effssl.randomness import generator
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import generator
 
 T = TypeVar("T")
 DRAWN = 1 << 12  # images whose views' parameters are drawn at a time

@@ -30,9 +30,9 @@ from effssl.data import open_data
 from effssl.data.decoding import FORK, MARGIN, begin_worker, started
 from effssl.data.folder import decode
 from effssl.data.sets import Data, FolderImages, PackedImages, is_pack
-from effssl.errors import RequestError, RunFailed
-from effssl.files import check_room, locked, sweep, write_atomically
-from effssl.progress import counter, say
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.files import check_room, locked, sweep, write_atomically
+from effssl.runtime.progress import counter, say
 
 FORMAT = "effssl pack 1"
 TOGETHER = 64  # images between two points from which an interrupted packing can go on

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from effssl.data.sets import Images
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 
 class SaliencyMaps:

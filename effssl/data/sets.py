@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from effssl.errors import RequestError
-from effssl.randomness import generator
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import generator
 
 
 @dataclass(frozen=True)

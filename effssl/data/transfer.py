@@ -24,8 +24,8 @@ from effssl.data.cifar import as_data as as_data
 from effssl.data.folder import load_folder, upright_rgb
 from effssl.data.sets import FolderImages, Images
 from effssl.data.voc import read_voc
-from effssl.errors import RequestError
-from effssl.randomness import generator
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import generator
 
 TIMEOUT = 10.0  # seconds without an answer
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from effssl.randomness import generator
+from effssl.runtime.randomness import generator
 
 KINDS = ("view", "small", "own", "clean")  # of views, and of the random numbers that they are made with
 

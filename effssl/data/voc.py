@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from effssl.errors import RequestError, did_you_mean
-from effssl.progress import counter
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.progress import counter
 
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",

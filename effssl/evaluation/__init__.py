@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from effssl.config import build
 from effssl.data import Data, open_data
 from effssl.data.cifar import data_folder
-from effssl.errors import RequestError, did_you_mean
-from effssl.evaluation.features import Features, extract
 from effssl.evaluation.options import INF, LIMITS, PROTOCOLS, WHERE
 from effssl.evaluation.score import Score
-from effssl.files import whole_path
+from effssl.features.extract import Features, extract
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import say
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.files import whole_path
+from effssl.runtime.progress import say
 
 if TYPE_CHECKING:
     from effssl.run import Run

@@ -7,12 +7,12 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from effssl.data import Data
-from effssl.errors import RequestError
-from effssl.evaluation.features import extract, labelled
 from effssl.evaluation.options import Clusters
 from effssl.evaluation.score import Score
+from effssl.features.extract import extract, labelled
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import spinner
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import spinner
 
 
 def evaluate_clusters(encoder: LoadedEncoder, data: Data, options: Clusters) -> Score:

@@ -21,13 +21,13 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.transforms.functional import pil_to_tensor
 
 from effssl.data.voc import CLASSES, VocImage, fingerprint, read_voc
-from effssl.errors import RequestError, RunFailed
 from effssl.evaluation.options import Detect
 from effssl.evaluation.score import Score
 from effssl.evaluation.voc import Detections, voc_ap
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter
-from effssl.randomness import generator, seed_of, seeded
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.progress import counter
+from effssl.runtime.randomness import generator, seed_of, seeded
 
 STEM = ("conv1", "bn1", "relu", "maxpool")
 BLOCKS = ("layer1", "layer2", "layer3", "layer4")

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from effssl.data import Data, Images
 from effssl.data.cifar import data_folder
 from effssl.data.sets import FolderImages, PackedImages
-from effssl.errors import RequestError, RunFailed
-from effssl.evaluation.features import extract, labelled
 from effssl.evaluation.linear import crops_of
 from effssl.evaluation.options import Finetune, Semi
 from effssl.evaluation.score import Score
+from effssl.features.extract import extract, labelled
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter, say
-from effssl.randomness import generator, seed_of, seeded
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.progress import counter, say
+from effssl.runtime.randomness import generator, seed_of, seeded
 
 MARKS, FACTOR = (0.6, 0.8), 0.2  # epochs 12 and 16 of 20
 SEMI_RATES = {1: (0.02, 5.0), 10: (0.01, 0.2)}  # encoder, linear layer
@@ -191,7 +191,7 @@ def _download(name: str, digest: str, path: Path) -> None:
     """Fetch a list from the SimCLR repository once."""
     import urllib.request
 
-    from effssl.files import write_atomically
+    from effssl.runtime.files import write_atomically
 
     with urllib.request.urlopen(LIST_ADDRESS + name, timeout=10) as answer:
         content = answer.read(1 << 24)

@@ -2,85 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from effssl.data import Data
-from effssl.evaluation.features import Features, extract, labelled
 from effssl.evaluation.options import Knn
 from effssl.evaluation.score import Score
+from effssl.features.extract import extract, labelled
+from effssl.features.knn import knn_accuracy
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter
-
-CHUNK = 1 << 26  # similarities held at a time: 256 MiB
-LONG = 1 << 37  # multiplications that take more than a moment
-
-
-def nearest(
-    query: Tensor, bank: Tensor, k: int, advance: Callable[[int], None] = lambda rows: None
-) -> tuple[Tensor, Tensor]:
-    """The k most similar rows of the bank by cosine: similarities and row numbers, Q×k; nothing larger is kept."""
-    query, bank = F.normalize(query, dim=1), F.normalize(bank, dim=1)
-    k = min(k, len(bank))
-    parts = query.split(max(1, CHUNK // len(bank)))
-    similarity = query.new_empty(len(parts[0]), len(bank))  # one for all parts: fresh memory costs a fifth of the time
-    found = []
-    for part in parts:
-        found.append(largest(torch.mm(part, bank.T, out=similarity[: len(part)]), k))
-        advance(len(part))
-    return torch.cat([values for values, _ in found]), torch.cat([index for _, index in found])
-
-
-def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`x.topk(k)` for rows far longer than k: the same values, several times faster.
-
-    Columns are dealt into groups. The k largest values lie in the k groups with the largest maxima, because a value of
-    another group has at least k maxima above it; so only those groups are searched.
-    """
-    columns = x.shape[1]
-    size = int((columns / k) ** 0.5)  # balances the search among maxima with that inside the chosen groups
-    if size < 2:
-        return tuple(x.topk(k))  # type: ignore[return-value]
-    groups = columns // size
-    whole = x[:, : size * groups].unflatten(1, (size, groups))  # column c belongs to group c % groups
-    chosen = whole.amax(1).topk(k).indices  # Q×k
-    index = (chosen[:, None] + groups * torch.arange(size, device=x.device)[:, None]).flatten(1)  # Q×(size·k)
-    rest = torch.arange(size * groups, columns, device=x.device).expand(len(x), -1)  # what no group holds
-    index = torch.cat([index, rest], 1)
-    top = x.gather(1, index).topk(k)
-    return top.values, index.gather(1, top.indices)
-
-
-def knn_votes(
-    query: Tensor,
-    bank: Tensor,
-    labels: Tensor,
-    classes: int,
-    k: int,
-    temperature: float,
-    advance: Callable[[int], None] = lambda rows: None,
-) -> Tensor:
-    """Votes per class, Q×classes: the k nearest by cosine, with weights exp(cosine / temperature) up to a factor."""
-    similarity, index = nearest(query, bank, k, advance)
-    weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
-    return query.new_zeros(len(query), classes).scatter_add_(1, labels[index], weight)
-
-
-def knn_accuracy(
-    train: Features, test: Features, k: int = Knn.k, temperature: float = Knn.temperature, text: str = ""
-) -> float:
-    """Percent of test images whose class wins the vote of their neighbors in train; a long search shows `text`."""
-    assert train.labels is not None
-    assert test.labels is not None
-    classes = int(max(train.labels.max(), test.labels.max())) + 1
-    long = text and train.h.numel() * len(test.h) > LONG
-    with counter(text, len(test.h)) if long else nullcontext(lambda rows: None) as advance:
-        votes = knn_votes(test.h, train.h, train.labels, classes, k, temperature, advance)
-    return 100 * (votes.argmax(1) == test.labels).float().mean().item()
 
 
 def evaluate_knn(encoder: LoadedEncoder, data: Data, options: Knn) -> Score:

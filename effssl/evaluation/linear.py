@@ -18,13 +18,13 @@ from effssl.data import Data, Images
 from effssl.data.loader import ViewLoader
 from effssl.data.sets import validation_split
 from effssl.data.views import Needs
-from effssl.errors import RequestError
-from effssl.evaluation.features import Features, extract, labelled
 from effssl.evaluation.options import Linear
 from effssl.evaluation.score import Score
+from effssl.features.extract import Features, extract, labelled
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter
-from effssl.randomness import generator
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import counter
+from effssl.runtime.randomness import generator
 
 MOMENTUM = 0.9
 

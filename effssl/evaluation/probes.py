@@ -12,14 +12,14 @@ from effssl.config import Augment, build
 from effssl.data import Data, Images
 from effssl.data.loader import ViewLoader
 from effssl.data.views import Needs
-from effssl.errors import RequestError
-from effssl.evaluation.features import extract
 from effssl.evaluation.options import ProbeContrastive, ProbeRotation
 from effssl.evaluation.score import Score
+from effssl.features.extract import extract
 from effssl.network.heads import mlp
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter
-from effssl.randomness import generator, seeded
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import counter
+from effssl.runtime.randomness import generator, seeded
 
 TURNS = 4
 

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.data import Data
-from effssl.evaluation.features import extract, labelled
-from effssl.evaluation.knn import CHUNK
 from effssl.evaluation.options import Retrieval
 from effssl.evaluation.score import Score
+from effssl.features.extract import extract, labelled
+from effssl.features.knn import CHUNK
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter
+from effssl.runtime.progress import counter
 
 
 def average_precision(relevant: Tensor) -> Tensor:

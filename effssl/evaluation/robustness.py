@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from effssl.data import Data
-from effssl.evaluation.features import extract, labelled
-from effssl.evaluation.knn import knn_accuracy
 from effssl.evaluation.options import Robustness
 from effssl.evaluation.score import Score
+from effssl.features.extract import extract, labelled
+from effssl.features.knn import knn_accuracy
 from effssl.network.loaded import LoadedEncoder
 
 

@@ -12,10 +12,10 @@ from effssl.augment.color import normalize
 from effssl.augment.crop import resize
 from effssl.data import Data
 from effssl.data.loader import clean_batches, whole_boxes
-from effssl.errors import RequestError
-from effssl.files import check_output
-from effssl.progress import counter
 from effssl.run import Run
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import check_output
+from effssl.runtime.progress import counter
 
 BATCH = 100
 

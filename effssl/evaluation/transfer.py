@@ -23,13 +23,13 @@ from effssl.augment.crop import center_boxes
 from effssl.data import ArrayImages, Data, FolderImages, Images, PackedImages
 from effssl.data.decoding import begin_worker
 from effssl.data.transfer import SETS, TransferSet, fifth, fingerprint, picture_name, refuse_unread
-from effssl.errors import RequestError, did_you_mean
-from effssl.evaluation.features import extract, labelled
 from effssl.evaluation.options import Transfer
 from effssl.evaluation.score import Score
 from effssl.evaluation.voc import eleven_point_ap
+from effssl.features.extract import extract, labelled
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter, say, spinner
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.progress import counter, say, spinner
 
 BATCH = 250
 

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from effssl.data.folder import displayed_size
-from effssl.device import pick_device
-from effssl.errors import RequestError
-from effssl.evaluation.knn import nearest
 from effssl.explore.embedding import Encoder, Source, features_of
 from effssl.explore.feature_files import Embedding
 from effssl.explore.gallery import Encoding
 from effssl.explore.similarity import BLOCK, blocks, nearest_others, pairs_above, typical_similarity, unit
-from effssl.progress import counter, say
-from effssl.randomness import generator
+from effssl.features.knn import nearest
+from effssl.runtime.device import pick_device
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import counter, say
+from effssl.runtime.randomness import generator
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import torch
 
-from effssl.errors import RequestError, RunFailed
-from effssl.evaluation.features import feature_batches
 from effssl.explore.feature_files import (
     About,
     Embedding,
@@ -29,10 +27,12 @@ from effssl.explore.feature_files import (
     write_features,
 )
 from effssl.explore.gallery import Encoding, Gallery, encoder_digest, open_encoder, open_gallery
-from effssl.files import check_room, locked, sweep, write_atomically
+from effssl.features.extract import feature_batches
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter, say
 from effssl.run import Run
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.files import check_room, locked, sweep, write_atomically
+from effssl.runtime.progress import counter, say
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

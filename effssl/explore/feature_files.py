@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from effssl.errors import RequestError
-from effssl.files import made_beside, write_atomically
-from effssl.progress import counter
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import made_beside, write_atomically
+from effssl.runtime.progress import counter
 
 FORMAT = "effssl features 1"
 SUFFIXES = (".parquet", ".npz", ".csv")

@@ -16,10 +16,10 @@ from torch import Tensor
 from effssl.data.arrays import channels_first
 from effssl.data.folder import displayed_size, upright_rgb
 from effssl.data.sets import FolderImages
-from effssl.errors import RequestError
-from effssl.evaluation.features import feature_batches
 from effssl.explore.gallery import Encoding, open_encoder
+from effssl.features.extract import feature_batches
 from effssl.network.loaded import LoadedEncoder, pil_to_tensor
+from effssl.runtime.errors import RequestError
 
 
 class Features(TransformerMixin, BaseEstimator):

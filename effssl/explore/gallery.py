@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypedDict
 from effssl.data import FolderImages, Images, PackedImages, open_data
 from effssl.data.folder import TEST_NAMES, VALIDATION_NAMES, find_images
 from effssl.data.sets import is_pack
-from effssl.device import pick_device
-from effssl.errors import RequestError
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import Run, load
+from effssl.runtime.device import pick_device
+from effssl.runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

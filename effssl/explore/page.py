@@ -16,8 +16,8 @@ from PIL import Image
 from effssl.data import ArrayImages, Images, PackedImages
 from effssl.data.folder import decode
 from effssl.explore.gallery import Gallery
-from effssl.progress import counter, say
 from effssl.report.page import POLICY
+from effssl.runtime.progress import counter, say
 
 SIDE = 144  # of the pictures on the page
 MOST = 1000  # pictures on a page: more would be too much for a browser

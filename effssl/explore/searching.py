@@ -15,13 +15,13 @@ from torch import Tensor
 
 from effssl.data.folder import displayed_size
 from effssl.data.sets import FolderImages
-from effssl.device import pick_device
-from effssl.errors import RequestError
-from effssl.evaluation.features import feature_batches
 from effssl.explore.embedding import Encoder, Source, features_of
 from effssl.explore.feature_files import Embedding
 from effssl.explore.gallery import Encoding, encoder_digest, open_encoder, printable
 from effssl.explore.similarity import nearest_among, unit
+from effssl.features.extract import feature_batches
+from effssl.runtime.device import pick_device
+from effssl.runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

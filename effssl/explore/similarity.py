@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from effssl.errors import RequestError
-from effssl.evaluation.knn import nearest
-from effssl.randomness import generator
+from effssl.features.knn import nearest
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import generator
 
 BLOCK = 1 << 23  # numbers of features held at a time: 32 MiB
 QUERIES = 2048  # images that are compared with all others at a time

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from effssl.errors import RequestError, did_you_mean
-from effssl.files import check_output, without_places, write_atomically, written_beside
 from effssl.run import Run, load
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.files import check_output, without_places, write_atomically, written_beside
 
 # Target: how its files end, and the function of this package that makes one.
 TARGETS = {

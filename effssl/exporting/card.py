@@ -6,9 +6,9 @@ from typing import Any
 
 from effssl.config import read_yaml
 from effssl.exporting.made import Made
-from effssl.files import without_folders
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import Run, versions
+from effssl.runtime.files import without_folders
 
 
 def card(loaded: LoadedEncoder, made: Made, file: str, to: str, run: Run | None) -> str:

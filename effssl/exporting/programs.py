@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from effssl.errors import RequestError, RunFailed
 from effssl.exporting.made import Made
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import spinner
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.progress import spinner
 
 TOLERANCE = 1e-4  # between features of the file and ours, as a share of the largest feature, which counts at least 1
 BATCHES = (1, 3)  # sizes with which a file is tried; it was traced with another one

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from effssl.errors import RequestError
 from effssl.exporting.made import Made
 from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, torchvision_arguments
 from effssl.network.loaded import LoadedEncoder, dump_encoder
 from effssl.network.small import small_width
+from effssl.runtime.errors import RequestError
 
 # Networks that timm builds with torchvision's names of weights, each the same function.
 SAME_IN_TIMM = (

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from effssl.errors import RequestError, did_you_mean
 from effssl.network.small import SmallEncoder, small_width
+from effssl.runtime.errors import RequestError, did_you_mean
 
 SMALL_IMAGE = 64  # up to this many pixels a side a ResNet gets the stem for small images
 RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")

@@ -15,12 +15,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from effssl.data.decoding import RESAMPLE
-from effssl.errors import RequestError, did_you_mean
 from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments
 from effssl.network.loaded import LoadedEncoder, is_ours, load_encoder, ready
 from effssl.network.small import small_width
-from effssl.progress import say
-from effssl.randomness import seeded
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.progress import say
+from effssl.runtime.randomness import seeded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".tar", ".ckpt", ".torch")

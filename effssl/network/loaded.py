@@ -19,8 +19,8 @@ from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.config import Config, to_dict
 from effssl.data.folder import upright_rgb
-from effssl.errors import RequestError
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
+from effssl.runtime.errors import RequestError
 
 CENTER = 0.875  # of the shorter side: the usual "resize 256, center crop 224"
 

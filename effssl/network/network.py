@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from effssl.config import Config, Projector
 from effssl.network.encoders import Encoder, build_encoder
 from effssl.network.heads import mlp
-from effssl.randomness import seeded
+from effssl.runtime.randomness import seeded
 
 
 class Network(nn.Module):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.options import term_names
+from effssl.runtime.errors import RequestError, did_you_mean
 
 _SUMMAND = re.compile(r"(?:(?P<weight>[^*\s]+)\s*\*\s*)?(?P<name>[A-Za-z_]\w*)")
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from effssl.augment.color import to_gray
 from effssl.data.views import Needs
-from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.objectives.objective import Outcome, Pretext, Setting, Step, frozen_statistics
 from effssl.objectives.options import Jigsaw as Options
-from effssl.randomness import seed_of
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import seed_of
 
 GRID, SMALLEST = 3, 64
 PATCH = 64 / 85  # side of a patch over side of a cell; the gap keeps edges from giving the order away

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from effssl.errors import RequestError
 from effssl.objectives.objective import Setting
-from effssl.randomness import generator
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import generator
 
 
 def required_labels(setting: Setting, term: str) -> Tensor:

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.distribution import gather, share, world
-from effssl.errors import RequestError
 from effssl.network import Network, follow, momentum_copy
 from effssl.objectives.objective import Outcome, Setting, Step, Term
 from effssl.objectives.options import MoCo as Options
+from effssl.runtime.distribution import gather, share, world
+from effssl.runtime.errors import RequestError
 
 
 def info_nce(q: Tensor, k: Tensor, queue: Tensor, temperature: float) -> Tensor:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from effssl.config import Config
 from effssl.data.views import Needs, Views
-from effssl.distribution import rank, world
-from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.objectives.options import FOR_BASE, OWN, TERMS, Plain, feeds_base
-from effssl.randomness import seeded
+from effssl.runtime.distribution import rank, world
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import seeded
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal
 
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from effssl.augment.crop import resize
 from effssl.augment.rotate import rotate
 from effssl.data.views import Needs, Own, Views
-from effssl.distribution import gather
-from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.network.encoders import refused
 from effssl.network.heads import mlp
 from effssl.objectives.objective import Outcome, Pretext, Setting, Step, frozen_statistics
 from effssl.objectives.options import Rotation as Options
 from effssl.objectives.supcon import sup_con
+from effssl.runtime.distribution import gather
+from effssl.runtime.errors import RequestError
 
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
 

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.distribution import gather
 from effssl.network import Network
 from effssl.objectives.labels import known_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
 from effssl.objectives.options import SimCLR as Options
+from effssl.runtime.distribution import gather
 
 
 def nt_xent(z: Tensor, temperature: float, drop: Tensor | None = None, decoupled: bool = False) -> Tensor:

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.distribution import gather
 from effssl.network import Network
 from effssl.objectives.labels import noisy_labels, required_labels
 from effssl.objectives.objective import Outcome, Setting, Step, Term
 from effssl.objectives.options import SupCon as Options
+from effssl.runtime.distribution import gather
 
 
 def sup_con(z: Tensor, labels: Tensor, temperature: float) -> Tensor:

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effssl.data.views import Needs
-from effssl.distribution import gather, share
 from effssl.network import Network
 from effssl.objectives.objective import Outcome, Setting, Step, Term
 from effssl.objectives.options import SwAV as Options
+from effssl.runtime.distribution import gather, share
 
 
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from effssl.config import Config, build, config_type, flatten, merge, read_yaml, to_dict, written_by
-from effssl.errors import RequestError, did_you_mean
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT, TERMS, feeds_base
+from effssl.runtime.errors import RequestError, did_you_mean
 
 FOLDER = Path(__file__).parent
 NAMED_SETS = ("cifar10", "cifar100")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effssl import __version__
-from effssl.errors import RequestError, RunFailed
-from effssl.files import check_room, write_atomically
-from effssl.progress import say
 from effssl.report.page import MARK, data_of, page
 from effssl.run import Run
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.files import check_room, write_atomically
+from effssl.runtime.progress import say
 
 if TYPE_CHECKING:
     from effssl.data import Data
@@ -127,11 +127,11 @@ def _data_of(run: Run) -> Data:
 
 def _with_images(run: Run, data: Data, images: int, device: str) -> dict[str, Any]:
     """The parts of a page that need images."""
-    from effssl.device import pick_device
     from effssl.network.loaded import LoadedEncoder, describe
     from effssl.report.embedding import embedding
     from effssl.report.sample import draw
     from effssl.report.views import objective_of, plan_of, seen, turned_probe
+    from effssl.runtime.device import pick_device
     from effssl.training.checkpoint import load_checkpoint
 
     state = load_checkpoint(run.checkpoint_path)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from effssl.config import MACHINE_FIELDS
-from effssl.errors import RequestError
 from effssl.report.facts import facts
 from effssl.run import Run
+from effssl.runtime.errors import RequestError
 
 MOST = 12  # runs that can still be told apart
 

@@ -14,13 +14,13 @@ from sklearn.manifold import TSNE
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from effssl.errors import RequestError
-from effssl.evaluation.features import extract
-from effssl.evaluation.knn import nearest
+from effssl.features.extract import extract
+from effssl.features.knn import nearest
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import spinner
-from effssl.randomness import generator
 from effssl.report.sample import Sample, sheet, tile_side
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import spinner
+from effssl.runtime.randomness import generator
 
 NEIGHBORS = 12
 FEWEST = 12  # with fewer images t-SNE has nothing to arrange, and a probe nothing to learn from

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from effssl.config import flatten, read_yaml
-from effssl.files import without_folders, without_places
 from effssl.run import Run
+from effssl.runtime.files import without_folders, without_places
 
 X_AXES = {"epoch": "epochs", "images": "images", "seconds": "seconds of training", "tflop": "TFLOP"}
 # Title, metrics, unit, and what to read from it; a metric that is not named here gets a chart of its own.

@@ -15,10 +15,10 @@ from torch import Tensor
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.data import ArrayImages, Data, Images
 from effssl.data.loader import clean_batches
-from effssl.errors import RequestError
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter
-from effssl.randomness import generator
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import counter
+from effssl.runtime.randomness import generator
 
 MOST = 6000  # images that a page can hold without becoming heavy
 BLOCK = 8  # pixels: JPEG codes blocks of this size, so tiles of whole blocks do not bleed into each other

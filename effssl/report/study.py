@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 
 def study(folder: Path) -> dict[str, Any]:

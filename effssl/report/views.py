@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from effssl.data import ArrayImages, Data, Images
 from effssl.data.loader import ViewLoader
 from effssl.data.views import Views
-from effssl.evaluation.features import extract
+from effssl.features.extract import extract
 from effssl.network.loaded import LoadedEncoder
 from effssl.objectives.expression import parse
 from effssl.objectives.objective import Objective, Step, frozen_statistics

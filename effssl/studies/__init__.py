@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effssl.errors import RequestError, did_you_mean
+from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.studies.study import Study
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from effssl.config import digest, merge
-from effssl.errors import RequestError
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT
-from effssl.progress import say, table
 from effssl.recipes import names as recipes
 from effssl.recipes import read, resolve
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import say, table
 from effssl.studies.study import MEASURES, Arm, Study
 
 SCALES = {

@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from effssl.device import processor
-from effssl.errors import RequestError
-from effssl.files import write_atomically
 from effssl.objectives.expression import parse
 from effssl.objectives.options import PRETEXT
-from effssl.progress import table
 from effssl.report import write_report
+from effssl.runtime.device import processor
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import write_atomically
+from effssl.runtime.progress import table
 from effssl.studies.plan import substitute
 from effssl.studies.runner import Outcome
 from effssl.studies.study import Arm, Claim, Figures, Study, compute, crossing, epochs

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effssl.errors import RequestError, RunFailed, Stopped
-from effssl.files import write_atomically
-from effssl.processes import child_environment, die_with_parent, last_words
-from effssl.progress import say
+from effssl.runtime.errors import RequestError, RunFailed, Stopped
+from effssl.runtime.files import write_atomically
+from effssl.runtime.processes import child_environment, die_with_parent, last_words
+from effssl.runtime.progress import say
 from effssl.studies.plan import NOTHING, Job, Sources, jobs_of, show_plan
 from effssl.studies.study import Study
 
@@ -42,7 +42,7 @@ class Outcome:
 
 def carry_out(job: Mapping[str, Any]) -> None:
     """Train and measure one run; what is there already is not done again."""
-    from effssl.pretraining import execute
+    from effssl.training.pretraining import execute
 
     folder = Path(job["folder"])
     folder.parent.mkdir(parents=True, exist_ok=True)

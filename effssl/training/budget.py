@@ -23,9 +23,9 @@ import torch
 
 from effssl.data.sets import FolderImages
 from effssl.data.views import Views
-from effssl.distribution import mean_over_processes
-from effssl.errors import RequestError
 from effssl.objectives.expression import parse
+from effssl.runtime.distribution import mean_over_processes
+from effssl.runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from effssl.config import Config

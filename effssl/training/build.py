@@ -11,12 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from effssl.config import Config
 from effssl.data import Data
-from effssl.distribution import world
 from effssl.network import Network, build_network
 from effssl.network.encoders import Encoder, refused
 from effssl.objectives.objective import Objective, Setting, build_objective
 from effssl.objectives.options import OWN
 from effssl.recipes import Plan
+from effssl.runtime.distribution import world
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

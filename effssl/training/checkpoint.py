@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from effssl.errors import RunFailed
-from effssl.files import keep_copy, written_beside
-from effssl.progress import say
+from effssl.runtime.errors import RunFailed
+from effssl.runtime.files import keep_copy, written_beside
+from effssl.runtime.progress import say
 
 DIGEST = 32  # bytes of SHA-256 in front of the content
 

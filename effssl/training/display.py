@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from effssl.progress import err, say
+from effssl.runtime.progress import err, say
 
 
 class Display:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 
 class Events:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from effssl.config import Health as Settings
 from effssl.data import Data, Images
-from effssl.distribution import gather_uneven, rank, world
-from effssl.errors import RunFailed
-from effssl.evaluation.features import Features, run_over
-from effssl.evaluation.knn import knn_accuracy
+from effssl.features.extract import Features, run_over
+from effssl.features.knn import knn_accuracy
 from effssl.network.loaded import LoadedEncoder
 from effssl.network.network import Network
-from effssl.randomness import generator
+from effssl.runtime.distribution import gather_uneven, rank, world
+from effssl.runtime.errors import RunFailed
+from effssl.runtime.randomness import generator
 
 # A spread of 1 is that of directions drawn at random, 0 is one point. An untrained network gives similar images similar
 # projections (0.2 to 0.3); learning spreads them out (0.7 and more), collapse draws them together.

@@ -21,12 +21,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from effssl.data import Data
 from effssl.data.loader import ViewLoader
 from effssl.data.views import Views
-from effssl.distribution import anywhere, barrier, mean_over_processes, rank, share, synchronize_norms, world
-from effssl.errors import RequestError, RunFailed, Stopped
-from effssl.files import sweep, write_atomically
 from effssl.network.loaded import describe, dump_encoder
 from effssl.recipes import Plan
 from effssl.run import Run
+from effssl.runtime.distribution import anywhere, barrier, mean_over_processes, rank, share, synchronize_norms, world
+from effssl.runtime.errors import RequestError, RunFailed, Stopped
+from effssl.runtime.files import sweep, write_atomically
+from effssl.runtime.signals import Stop
 from effssl.training.budget import Budget
 from effssl.training.build import in_parallel, make_objective, side_of_views
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint, set_aside_damaged
@@ -34,7 +35,6 @@ from effssl.training.display import Display, clock, progress_text
 from effssl.training.events import Events
 from effssl.training.health import Look, Monitor, record, verdict
 from effssl.training.optimizers import learning_rate, make_optimizer, set_learning_rate
-from effssl.training.signals import Stop
 from effssl.training.snr import GradientNoise
 
 CHECK_EVERY = 20  # steps between two looks at the loss; each look waits for the device

@@ -9,7 +9,7 @@ from effssl.augment import pipeline
 from effssl.augment.crop import boxes
 from effssl.augment.pipeline import GROUP
 from effssl.config import Augment
-from effssl.randomness import generator
+from effssl.runtime.randomness import generator
 
 PLAIN = Augment(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0, jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
 

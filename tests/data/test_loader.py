@@ -18,7 +18,7 @@ from effssl.data import ArrayImages, FolderImages, open_data
 from effssl.data.loader import ViewLoader, clean_batches
 from effssl.data.pack import pack
 from effssl.data.views import Needs, Own
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 CPU = torch.device("cpu")
 CENTER = partial(center_boxes, share=1.0)

@@ -13,7 +13,7 @@ from effssl.data import ArrayImages
 from effssl.data.loader import ViewLoader
 from effssl.data.saliency import SaliencyMaps
 from effssl.data.views import Needs
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 SIZES = torch.tensor([[48, 64]]).expand(200, 2)
 

@@ -16,7 +16,7 @@ from sklearn.datasets import load_sample_image
 from effssl.data import ArrayImages, FolderImages, cifar, open_data
 from effssl.data.folder import decode
 from effssl.data.sets import Data, validation_split
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 
 def test_digits_are_real_and_split() -> None:

@@ -10,7 +10,7 @@ from effssl.evaluation import Features, extract
 from effssl.network import build_encoder
 from effssl.network.heads import mlp
 from effssl.network.loaded import LoadedEncoder
-from effssl.randomness import seeded
+from effssl.runtime.randomness import seeded
 
 
 @pytest.fixture(scope="session")

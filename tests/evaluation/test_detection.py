@@ -15,15 +15,15 @@ from torch import Tensor
 from torchvision.ops import FrozenBatchNorm2d
 
 from effssl.data.voc import CLASSES, fingerprint, read_voc
-from effssl.errors import RequestError, RunFailed
 from effssl.evaluation import detection, evaluate
 from effssl.evaluation.detection import Schedule, build_detector, evaluate_detect, train_detector, train_sides
 from effssl.evaluation.options import Detect
 from effssl.evaluation.voc import voc_ap
 from effssl.network.encoders import build_encoder
 from effssl.network.loaded import LoadedEncoder
-from effssl.randomness import generator, seeded
 from effssl.run import load
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.randomness import generator, seeded
 
 CAT, DOG = CLASSES.index("cat"), CLASSES.index("dog")
 QUICK = Detect(mode="finetune", schedule=3 / 144_000, short_side=48, batch=2, lr=0.005)

@@ -20,7 +20,7 @@ from effssl.evaluation.linear import crops_of
 from effssl.evaluation.options import Semi
 from effssl.network import build_encoder
 from effssl.network.loaded import LoadedEncoder
-from effssl.randomness import seeded
+from effssl.runtime.randomness import seeded
 
 
 def test_fine_tuning_equals_a_plain_loop(encoder: LoadedEncoder, digits: Data) -> None:

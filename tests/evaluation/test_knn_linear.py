@@ -11,7 +11,6 @@ from sklearn.neighbors import KNeighborsClassifier
 import effssl
 from effssl.data import Data
 from effssl.evaluation import Features
-from effssl.evaluation.knn import knn_accuracy, knn_votes, largest, nearest
 from effssl.evaluation.linear import (
     SETTINGS,
     Setting,
@@ -22,8 +21,9 @@ from effssl.evaluation.linear import (
     train_linear,
 )
 from effssl.evaluation.options import Linear
+from effssl.features.knn import knn_accuracy, knn_votes, largest, nearest
 from effssl.network.loaded import LoadedEncoder
-from effssl.randomness import generator
+from effssl.runtime.randomness import generator
 
 
 @pytest.mark.parametrize("k", [1, 20, 200])

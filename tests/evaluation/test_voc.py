@@ -11,7 +11,7 @@ from torch import Tensor
 
 from effssl.data.voc import CLASSES, VocImage
 from effssl.evaluation.voc import THRESHOLDS, Detections, ap_table, eleven_point_ap, voc_ap
-from effssl.randomness import generator
+from effssl.runtime.randomness import generator
 
 CAT, DOG = CLASSES.index("cat"), CLASSES.index("dog")
 

@@ -23,8 +23,8 @@ from effssl.data.folder import find_images
 from effssl.evaluation import extract
 from effssl.explore.feature_files import Embedding
 from effssl.explore.gallery import encoder_digest
-from effssl.files import locked
 from effssl.network.loaded import LoadedEncoder
+from effssl.runtime.files import locked
 
 SMALL = {"weights": "random", "image_size": 16, "workers": 0}
 
@@ -267,7 +267,7 @@ from torch import nn
 import effssl
 from effssl.network.encoders import Encoder
 from effssl.network.loaded import LoadedEncoder
-from effssl.evaluation.knn import nearest
+from effssl.features.knn import nearest
 
 torch.manual_seed(0)
 wide = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(192, 4096)), 4096)

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torchvision import models
 
 from effssl.config import Projector
-from effssl.errors import RequestError
 from effssl.network import Network, build_encoder
 from effssl.network.encoders import refused
 from effssl.network.small import Conv3x3, SmallEncoder
 from effssl.recipes import resolve
+from effssl.runtime.errors import RequestError
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])

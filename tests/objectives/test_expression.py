@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from effssl.errors import RequestError
 from effssl.objectives.expression import parse
+from effssl.runtime.errors import RequestError
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.errors import RequestError
 from effssl.objectives.objective import Step
 from effssl.objectives.simclr import among_views
+from effssl.runtime.errors import RequestError
 from tests.objectives.making import BATCH, cosine, make, random, some_views
 
 

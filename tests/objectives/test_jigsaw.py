@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from effssl.data import ArrayImages, Data
-from effssl.errors import RequestError
 from effssl.objectives.jigsaw import cut_patches, far_permutations
+from effssl.runtime.errors import RequestError
 from tests.objectives.making import first_views, make
 
 

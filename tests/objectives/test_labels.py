@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from effssl.data import ArrayImages, Data
-from effssl.errors import RequestError
 from effssl.objectives.labels import known_labels, noisy_labels
 from effssl.objectives.simclr import nt_xent
 from effssl.objectives.supcon import sup_con
+from effssl.runtime.errors import RequestError
 from tests.objectives.making import make, random
 
 

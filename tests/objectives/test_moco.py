@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from effssl.data import Data
-from effssl.errors import RequestError
 from effssl.objectives.moco import info_nce
 from effssl.objectives.objective import Step
+from effssl.runtime.errors import RequestError
 from effssl.training.loop import Trainer
 from tests.objectives.making import BATCH, CPU, first_views, make, plan, random
 

@@ -13,8 +13,8 @@ from torch import Tensor
 import effssl
 from effssl.augment.rotate import rotate_quarters
 from effssl.data import ArrayImages, Data
-from effssl.errors import RequestError
 from effssl.objectives.objective import Step
+from effssl.runtime.errors import RequestError
 from effssl.training import loop
 from tests.objectives.making import BATCH, SIZE, make, plan, some_views
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from effssl.augment.rotate import rotate, rotate_and_crop, rotate_quarters, valid_share
 from effssl.data import Data
 from effssl.data.views import Views
-from effssl.errors import RequestError
 from effssl.objectives.objective import Setting, Step
 from effssl.objectives.options import Rotation as Options
 from effssl.objectives.rotation import Rotation, frozen_statistics
 from effssl.objectives.supcon import sup_con
+from effssl.runtime.errors import RequestError
 from tests.objectives.making import BATCH, SIZE, first_views, make, some_views
 
 

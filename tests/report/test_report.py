@@ -19,8 +19,6 @@ from torch import Tensor
 import effssl
 from effssl.cli import main
 from effssl.data import ArrayImages
-from effssl.errors import RequestError
-from effssl.pretraining import draw_report
 from effssl.report import gather, write_report
 from effssl.report.embedding import cells, gallery, positions, probe
 from effssl.report.facts import curves, facts
@@ -29,10 +27,12 @@ from effssl.report.page import data_of as read_back
 from effssl.report.sample import Sample, draw, sheet
 from effssl.report.views import batches, objective_of, plan_of
 from effssl.run import Run
+from effssl.runtime.errors import RequestError
 from effssl.studies import load
 from effssl.studies.report import write
 from effssl.studies.runner import Outcome, Sources, jobs_of
 from effssl.training.loop import Trainer
+from effssl.training.pretraining import draw_report
 
 QUICK = {"epochs": 1, "batch_size": 8, "quiet": True}
 

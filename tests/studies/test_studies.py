@@ -17,8 +17,8 @@ import torch
 
 from effssl.config import merge
 from effssl.data import ArrayImages, Data
-from effssl.errors import RequestError
 from effssl.recipes import resolve
+from effssl.runtime.errors import RequestError
 from effssl.studies import load, names
 from effssl.studies.plan import Sources, gflop_per_image, jobs_of, settings
 from effssl.studies.report import figures, markdown, rows, verdicts, write

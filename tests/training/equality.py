@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from effssl.data import ArrayImages, Data, open_data
-from effssl.distribution import joined, rank
 from effssl.objectives.objective import Step
 from effssl.recipes import resolve
+from effssl.runtime.distribution import joined, rank
 from effssl.training import loop
 
 STEPS, FEW = 20, 3  # the longer way for the plain objectives

@@ -15,8 +15,8 @@ from torchvision.transforms.functional import to_pil_image
 
 import effssl
 from effssl.data import ArrayImages, Data
-from effssl.errors import RequestError
 from effssl.recipes import resolve
+from effssl.runtime.errors import RequestError
 from effssl.training.budget import Budget, parse_budget, timed_steps
 from effssl.training.build import side_of_views
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint

@@ -111,7 +111,7 @@ def test_a_silent_process_is_noticed(tmp_path: Path) -> None:
     """One that hangs is not dead for torchrun; the other one's heartbeat thread speaks up and ends it."""
     code = (
         "import time, torch.distributed as dist\n"
-        "from effssl import heartbeat\n"
+        "from effssl.runtime import heartbeat\n"
         "heartbeat.EVERY, heartbeat.PATIENCE = 0.05, 1.0\n"
         "store = dist.TCPStore('127.0.0.1', 0, is_master=True)\n"
         "with heartbeat.beating(lambda: store, 0, 2):\n"

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import effssl
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 from effssl.training.events import Events
 
 

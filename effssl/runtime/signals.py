@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from effssl.errors import Stopped
-from effssl.progress import say
+from effssl.runtime.errors import Stopped
+from effssl.runtime.progress import say
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 

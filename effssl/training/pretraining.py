@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effssl.config import differences, read_yaml
-from effssl.errors import RequestError, RunFailed
-from effssl.files import check_room, write_atomically
-from effssl.memory import keep_freed_memory
 from effssl.recipes import Plan, resolve
 from effssl.run import Run
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.files import check_room, write_atomically
+from effssl.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from effssl.data import Data
-    from effssl.training.signals import Stop
+    from effssl.runtime.signals import Stop
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
 FOLDER_SIZE = 64  # default side of a view of a photograph in a CPU-budget run
@@ -63,12 +63,12 @@ def execute(
     tensorboard: bool = False,
 ) -> Run:
     """Carry out a request; `flags` holds only what was really said. A time budget counts from `started` on."""
-    from effssl.distribution import joined, rank
+    from effssl.runtime.distribution import joined, rank
 
     if resume not in ("never", "auto"):
         raise RequestError(f"resume is {resume!r}; choose never or auto")
     keep_freed_memory()
-    from effssl.training.signals import listening
+    from effssl.runtime.signals import listening
 
     with listening() as stop, joined():
         started, writes = time.monotonic() if started is None else started, rank() == 0
@@ -82,9 +82,9 @@ def execute(
 
 def draw_report(run: Run, data: Data, quiet: bool) -> None:
     """Write the run's report; whatever goes wrong with it, the run is finished and stays so."""
-    from effssl.progress import say, silenced
     from effssl.report import gather
     from effssl.report.page import page
+    from effssl.runtime.progress import say, silenced
 
     target = run.folder / "report.html"
     try:
@@ -116,8 +116,8 @@ def _execute(
     from effssl.data import open_data
     from effssl.data.folder import as_listed, write_list
     from effssl.data.sets import ArrayImages, FolderImages
-    from effssl.device import pick_device
-    from effssl.distribution import anywhere, barrier, rank, restarted
+    from effssl.runtime.device import pick_device
+    from effssl.runtime.distribution import anywhere, barrier, rank, restarted
     from effssl.training.budget import Budget, as_chosen, parse_budget
     from effssl.training.display import Display
     from effssl.training.events import Events

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from effssl.errors import RequestError
+from effssl.runtime.errors import RequestError
 
 BESIDE = ".beside"  # how names of files end that are being written
 

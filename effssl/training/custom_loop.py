@@ -13,16 +13,16 @@ from torch import nn
 
 from effssl.data import Data, open_data
 from effssl.data.loader import ViewLoader
-from effssl.device import pick_device
-from effssl.distribution import share
-from effssl.errors import RequestError
 from effssl.network import Network
 from effssl.network.encoders import Encoder, feature_size
 from effssl.objectives.objective import Objective
-from effssl.pretraining import fit_to_data
-from effssl.randomness import seeded
 from effssl.recipes import resolve
+from effssl.runtime.device import pick_device
+from effssl.runtime.distribution import share
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import seeded
 from effssl.training.build import make_objective, side_of_views
+from effssl.training.pretraining import fit_to_data
 
 
 def objective(

@@ -26,12 +26,12 @@ from typing import Any
 import yaml
 
 from effssl.config import digest, flatten, merge, nest, to_dict
-from effssl.errors import RequestError
-from effssl.files import write_atomically
-from effssl.processes import child_command, child_environment, last_words
-from effssl.progress import say, table
 from effssl.recipes import resolve
 from effssl.run import Run
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import write_atomically
+from effssl.runtime.processes import child_command, child_environment, last_words
+from effssl.runtime.progress import say, table
 
 ENOUGH = 3  # trials that a new one is compared with before it may be ended early
 FIRST_CUT = 1 / 3  # share of a trial before which it is left alone

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from effssl import demo
+from effssl.studies import demo
 
 
 def test_demo_runs_and_is_not_repeated(

@@ -13,9 +13,9 @@ from effssl.augment.crop import center_boxes
 from effssl.augment.rotate import rotate_quarters
 from effssl.data import Data, FolderImages, Images
 from effssl.data.loader import clean_batches
-from effssl.errors import RequestError
 from effssl.network.loaded import LoadedEncoder
-from effssl.progress import counter
+from effssl.runtime.errors import RequestError
+from effssl.runtime.progress import counter
 
 BATCH = 500
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import effssl
-from effssl.errors import RequestError, RunFailed
+from effssl.runtime.errors import RequestError, RunFailed
 
 QUICK = {"quiet": True, "encoder": "small", "batch_size": 64, "subset": 512}
 
@@ -247,9 +247,9 @@ def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
 
 def test_fp16_overflow_skips_the_step_and_moves_nothing(tmp_path: Path) -> None:
     from effssl.data import open_data
-    from effssl.pretraining import fit_to_data
     from effssl.recipes import resolve
     from effssl.training.loop import Trainer
+    from effssl.training.pretraining import fit_to_data
 
     data = open_data("digits")
     plan = fit_to_data(resolve({"data": "digits", "objective": "byol+rotation", "precision": "fp16"}), data)

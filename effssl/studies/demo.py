@@ -1,6 +1,6 @@
 """`make demo`: BYOL alone, with the rotation task as published, and in its efficient form, measured and drawn.
 
-    python -m effssl.demo [--seeds N] [--out FOLDER] [--data NAME]
+    python -m effssl.studies.demo [--seeds N] [--out FOLDER] [--data NAME]
 
 Arms run two at a time in processes of one thread each. Runs that are finished are not repeated.
 """
@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from effssl.errors import RequestError, RunFailed
-from effssl.files import write_atomically
-from effssl.progress import say, table
 from effssl.report import write_report
 from effssl.run import Run
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.files import write_atomically
+from effssl.runtime.progress import say, table
 
 EPOCHS, SUBSET = 6, 10_000
 HEALTH = ["--health.every", "1", "--health.bank", "5000", "--health.queries", "2500"]

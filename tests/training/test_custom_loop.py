@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import effssl
-from effssl.pretraining import fit_to_data
 from effssl.recipes import resolve
 from effssl.training.loop import Trainer
+from effssl.training.pretraining import fit_to_data
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

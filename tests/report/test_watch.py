@@ -15,8 +15,8 @@ import yaml
 
 from effssl.cli import main
 from effssl.config import Config, to_dict
+from effssl.report.watch import last_sign, picture, time_left
 from effssl.run import Run
-from effssl.watch import last_sign, picture, time_left
 
 
 @pytest.fixture

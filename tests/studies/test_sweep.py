@@ -14,9 +14,9 @@ import pytest
 
 import effssl
 from effssl.cli import main
-from effssl.errors import RequestError
 from effssl.run import Run
-from effssl.sweep import Trial, grid, parse_range, run_sweep
+from effssl.runtime.errors import RequestError
+from effssl.studies.sweep import Trial, grid, parse_range, run_sweep
 
 FLAGS = {"data": "digits", "objective": "byol+rotation", "epochs": 3, "subset": 200, "batch_size": 32}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from effssl.errors import RequestError
-from effssl.files import check_output, write_atomically
 from effssl.network.foreign import MEAN, STD, from_file
 from effssl.network.loaded import dump_encoder, is_ours
-from effssl.progress import say
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import check_output, write_atomically
+from effssl.runtime.progress import say
 
 
 def import_encoder(

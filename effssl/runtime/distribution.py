@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from effssl.errors import RunFailed
-from effssl.heartbeat import beating
-from effssl.processes import die_with_parent
+from effssl.runtime.errors import RunFailed
+from effssl.runtime.heartbeat import beating
+from effssl.runtime.processes import die_with_parent
 
 TIMEOUT = timedelta(minutes=10)  # a process may wait this long for another one, e.g. while that one writes a checkpoint
 

@@ -8,7 +8,7 @@ import signal
 import sys
 
 CHILD = (
-    "import sys; from effssl.processes import die_with_parent; die_with_parent(int(sys.argv[1])); "
+    "import sys; from effssl.runtime.processes import die_with_parent; die_with_parent(int(sys.argv[1])); "
     "from effssl.cli import main; main(sys.argv[2:])"
 )
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal a process gets when its parent dies

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from effssl.distribution import local_rank
-from effssl.errors import RequestError
+from effssl.runtime.distribution import local_rank
+from effssl.runtime.errors import RequestError
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,0 +1,1 @@
+"""The machine: processes, devices, memory, signals, files, progress, random numbers, and how commands fail."""
