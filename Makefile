@@ -1,6 +1,6 @@
-# make demo   set up and show what the package does, in about four minutes on two cores
+# make demo   set up and run a small study with and without rotation, about four minutes on two cores
 # make test   set up and run the tests
-# make lint   style and types
+# make lint   style, types, and imports along the layers
 # make docs   the documentation site, in site/
 # make chaos  kill, corrupt and starve runs on purpose; they must come back to the bit
 # make bench  speed, as ratios in one run; wants an otherwise idle machine
@@ -26,6 +26,7 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # mkdocs 2, which material warns of at every start, is not the one that constraints.txt names.
 # No --quiet: it hides warnings from --strict.

@@ -12,7 +12,7 @@ from benchmarks.timing import interleaved
 from effssl.data import ArrayImages, Data
 from effssl.recipes import resolve
 from effssl.runtime.device import pick_device
-from effssl.training.loop import Trainer
+from effssl.training.trainer import Trainer
 
 GEMM = 2048
 CASES = {

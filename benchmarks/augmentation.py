@@ -15,9 +15,9 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import to_pil_image
 
 from benchmarks.timing import interleaved
-from effssl import augment
+from effssl.augment import pipeline as augment
 from effssl.augment.crop import boxes
-from effssl.config import Augment
+from effssl.augment.options import Augment
 from effssl.runtime.randomness import generator
 
 COUNT = {32: 512, 128: 128}
@@ -37,10 +37,10 @@ def photo_tiles(size: int, count: int = 512) -> torch.Tensor:
 def ours(images: torch.Tensor, config: Augment, size: int) -> None:
     """As a loader does it: parameters and boxes of all steps at once, then step by step."""
     parts = images.split(128)
-    all_draws = augment.draw(config, 128, 1, [generator(0, "bench", step) for step in range(len(parts))])
-    all_boxes = boxes(torch.tensor([[size, size]]).expand(len(images), 2), all_draws.box[:, 0], config.ratio)
-    for part, draws, box in zip(parts, all_draws.split(128), all_boxes.split(128), strict=True):
-        augment.recolor(config, augment.cut(config, part, box, draws.flip, size), draws)
+    drawn = augment.draw_parameters(config, 128, 1, [generator(0, "bench", step) for step in range(len(parts))])
+    all_boxes = boxes(torch.tensor([[size, size]]).expand(len(images), 2), drawn.box[:, 0], config.ratio)
+    for part, parameters, box in zip(parts, drawn.split(128), all_boxes.split(128), strict=True):
+        augment.photometric(config, augment.crop_and_flip(part, box, parameters.flip, size), parameters)
 
 
 def lightly_view(config: Augment, size: int) -> Callable:

@@ -52,14 +52,14 @@ def one(case: dict[str, Any], root: Path) -> None:
     from effssl.data import ArrayImages, Data, open_data
     from effssl.recipes import resolve
     from effssl.runtime.device import pick_device
-    from effssl.runtime.distribution import barrier, joined, rank
+    from effssl.runtime.distribution import barrier, process_group, rank
     from effssl.runtime.memory import keep_freed_memory
-    from effssl.training.loop import Trainer
+    from effssl.training.trainer import Trainer
 
     torch.set_num_threads(case["threads"])
     keep_freed_memory()
-    with joined():
-        flags = {"data": "photos", "objective": "byol+rotation", "recipe": "cpu-byol", "epochs": 1000}
+    with process_group():
+        flags = {"data": "photos", "objective": "byol+rotation", "recipe": "cpu-byol-efficient", "epochs": 1000}
         plan = resolve(flags | {"image_size": case["size"], "batch_size": case["batch"], "encoder": "small"})
         if case["kind"] == "memory":
             tiles = photo_tiles(case["size"])
@@ -116,7 +116,7 @@ def make_folder(root: Path, count: int) -> None:
 
 
 def measure(only: str = "") -> dict[str, list[dict[str, Any]]]:
-    from effssl.data.pack import pack
+    from effssl.data.packing import pack
 
     results: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.functional import to_pil_image
 
 from benchmarks.augmentation import lightly_view, photo_tiles
-from effssl.config import Augment
+from effssl.augment.options import Augment
 from effssl.data import ArrayImages, Data
-from effssl.network import build_encoder
+from effssl.network.encoders import build_encoder
 from effssl.recipes import resolve
 from effssl.runtime.device import pick_device
-from effssl.training.loop import Trainer
+from effssl.training.trainer import Trainer
 
 CASES = {
     "small encoder, byol, batch 128": ("byol", "small", 128, 24),

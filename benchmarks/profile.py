@@ -16,7 +16,7 @@ from effssl.recipes import resolve
 from effssl.runtime.device import pick_device
 from effssl.runtime.memory import keep_freed_memory
 from effssl.runtime.progress import table
-from effssl.training.loop import Trainer
+from effssl.training.trainer import Trainer
 
 KINDS = {
     "convolution, forward": ("mkldnn_convolution",),

@@ -69,7 +69,7 @@ def seconds_per_epoch(names: list[str], objective: str) -> dict[str, float]:
     from effssl.recipes import resolve
     from effssl.runtime.device import pick_device
     from effssl.runtime.memory import keep_freed_memory
-    from effssl.training.loop import Trainer
+    from effssl.training.trainer import Trainer
 
     torch.set_num_threads(1)
     keep_freed_memory()

@@ -13,27 +13,31 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from effssl.runtime.versions import EFFSSL
+
 if TYPE_CHECKING:
     from effssl.data import open_data
-    from effssl.data.pack import pack
-    from effssl.evaluation import Score, evaluate
-    from effssl.explore.curating import duplicates, outliers, subset
+    from effssl.data.packing import pack
+    from effssl.evaluation import evaluate
+    from effssl.evaluation.score import Score
+    from effssl.explore.duplicates import duplicates
     from effssl.explore.embedding import embed
+    from effssl.explore.feature_extractor import FeatureExtractor
     from effssl.explore.feature_files import read_features
-    from effssl.explore.features_transformer import Features
-    from effssl.explore.searching import neighbors
+    from effssl.explore.neighbors import neighbors
+    from effssl.explore.outliers import outliers
+    from effssl.explore.subset import subset
     from effssl.exporting import export
     from effssl.exporting.importing import import_encoder
     from effssl.objectives.options import register
     from effssl.report import write_report
-    from effssl.run import Run, load
     from effssl.runtime.errors import RequestError, RunFailed, Stopped
     from effssl.training.custom_loop import objective, view_loader
-    from effssl.training.pretraining import pretrain
+    from effssl.verbs import Run, load, pretrain
 
-__version__ = "0.1.0"
+__version__ = EFFSSL
 __all__ = [
-    "Features",
+    "FeatureExtractor",
     "RequestError",
     "Run",
     "RunFailed",
@@ -59,22 +63,22 @@ __all__ = [
 ]
 
 _WHERE = {
-    "pretrain": "effssl.training.pretraining",
-    "Run": "effssl.run",
-    "load": "effssl.run",
+    "pretrain": "effssl.verbs",
+    "Run": "effssl.verbs",
+    "load": "effssl.verbs",
     "evaluate": "effssl.evaluation",
-    "Score": "effssl.evaluation",
+    "Score": "effssl.evaluation.score",
     "export": "effssl.exporting",
     "import_encoder": "effssl.exporting.importing",
     "open_data": "effssl.data",
-    "pack": "effssl.data.pack",
+    "pack": "effssl.data.packing",
     "embed": "effssl.explore.embedding",
     "read_features": "effssl.explore.feature_files",
-    "neighbors": "effssl.explore.searching",
-    "duplicates": "effssl.explore.curating",
-    "outliers": "effssl.explore.curating",
-    "subset": "effssl.explore.curating",
-    "Features": "effssl.explore.features_transformer",
+    "neighbors": "effssl.explore.neighbors",
+    "duplicates": "effssl.explore.duplicates",
+    "outliers": "effssl.explore.outliers",
+    "subset": "effssl.explore.subset",
+    "FeatureExtractor": "effssl.explore.feature_extractor",
     "register": "effssl.objectives.options",
     "objective": "effssl.training.custom_loop",
     "view_loader": "effssl.training.custom_loop",

@@ -1,4 +1,4 @@
-"""effssl's terms in a LightningModule, with a network, views and a DataLoader of your own.
+"""effssl's terms in a LightningModule, with your own network, views and DataLoader.
 
 pip install lightning
 python examples/lightning_module.py --data path/to/photos

@@ -1,4 +1,4 @@
-"""effssl's terms and views in a plain torch loop; optimizer, schedule and files are yours.
+"""effssl's terms and views in a plain PyTorch loop, with your own optimizer, schedule and files.
 
 python examples/plain_loop.py --data digits
 python examples/plain_loop.py --data path/to/photos --objective simsiam+rotation
@@ -35,7 +35,7 @@ for epoch in range(args.epochs):
         objective.before_update(updates)  # terms may still change gradients (SwAV)
         optimizer.step()
         updates += 1
-        objective.after_update(updates / total)  # momentum copies and queues follow
+        objective.after_update(updates / total)  # updates momentum copies and queues
         losses.append(loss.item())
     print(f"epoch {epoch + 1} of {args.epochs}: loss {sum(losses) / len(losses):.6f}")
 

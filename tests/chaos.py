@@ -1,4 +1,4 @@
-"""Faults on purpose: runs are killed, signalled, corrupted, starved of disk or robbed of a process, then go on.
+"""Faults on purpose: runs are killed, signalled, corrupted, starved of disk or robbed of a process, then resumed.
 
     python -m tests.chaos              # all of it, some minutes, prints a table
     python -m tests.chaos --trials 1   # each kind once
@@ -83,7 +83,7 @@ class Case:
         return Outcome(fault, self.objective, self.processes, False, difference=text)
 
     def finish(self, fault: str, out: Path, lost: int = 0) -> Outcome:
-        """Let the run go on undisturbed and compare."""
+        """Resume the run undisturbed and compare."""
         last = self.start(out)
         text, _ = last.communicate(timeout=LIMIT)
         if last.returncode != 0:
@@ -213,7 +213,7 @@ def full_disk(case: Case, dice: random.Random) -> Outcome:
     before = saved_steps(out)
     starved = case.start(out, prepare=small_files_only)
     text, _ = starved.communicate(timeout=LIMIT)
-    if starved.returncode != 1 or "make room" not in text:
+    if starved.returncode != 1 or "free some space" not in text:
         return case.failed("full disk", f"{starved.returncode}: {text[-300:]}")
     return case.finish("full disk", out, lost + before - saved_steps(out))
 
@@ -242,7 +242,7 @@ def hang(case: Case, dice: random.Random) -> Outcome:
     os.kill(dice.choice(children(process.pid)), signal.SIGSTOP)
     text, _ = process.communicate(timeout=LIMIT)
     took = time.monotonic() - begun
-    if process.returncode == 0 or took > 90 or "silent" not in text:
+    if process.returncode == 0 or took > 90 or "no heartbeat" not in text:
         return case.failed("hanging process", f"{took:.0f} s, code {process.returncode}: {text[-500:]}")
     return case.finish("hanging process", out, max(0, before - saved_steps(out)))
 

@@ -9,12 +9,16 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the processes that tests start
 os.environ["EFFSSL_REPORT"] = "off"  # hundreds of tiny runs need no page each; tests of the report ask for theirs
 
+from effssl.runtime.processor import avoid_broken_amx
+
+avoid_broken_amx()  # before torch's first product
+
 import pytest
 import torch
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from effssl.objectives.options import OWN, PRETEXT
+from effssl.objectives.options import TERMS
 
 torch.set_num_threads(1)  # two test processes share two cores
 
@@ -46,6 +50,7 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def only_our_terms() -> Iterator[None]:
     """Terms that a test registers are gone after it."""
+    known = dict(TERMS)
     yield
-    PRETEXT.difference_update(OWN)
-    OWN.clear()
+    TERMS.clear()
+    TERMS.update(known)

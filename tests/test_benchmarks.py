@@ -11,7 +11,8 @@ from benchmarks import shapes
 from benchmarks.compare import worse
 from benchmarks.growth import cases, one
 from benchmarks.timing import interleaved
-from effssl.network import build_encoder, encoders
+from effssl.network import encoders
+from effssl.network.encoders import build_encoder
 
 
 def test_only_ratios_that_fell_by_more_than_a_tenth_are_worse() -> None:

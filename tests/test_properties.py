@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from effssl.config import Config, build, read_yaml, to_dict
-from effssl.data.folder import decode, load_folder
+from effssl.config import Config
+from effssl.data.folder import load_folder
+from effssl.data.image_files import decode
 from effssl.objectives.expression import parse
 from effssl.objectives.options import TERMS
 from effssl.runtime.errors import RequestError
+from effssl.schema import build, read_yaml, to_dict
 
 PHOTO = Image.fromarray(load_sample_image("china.jpg")).resize((40, 30))
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,7 +60,7 @@ def test_any_mapping_is_a_config_or_a_clear_mistake(mapping: dict) -> None:
     angles=st.lists(st.floats(-360, 360), min_size=1, max_size=4), flip=st.booleans(),
 )  # fmt: skip
 def test_configs_survive_yaml(lr: float, epochs: int, data: str, angles: list[float], flip: bool) -> None:
-    flags = {"lr": lr, "epochs": epochs, "data": data, "rotation": {"angles": angles, "update_stats": flip}}
+    flags = {"lr": lr, "epochs": epochs, "data": data, "views": {"rotated": {"angles": angles, "update_stats": flip}}}
     config = build(Config, flags, "here")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c.yaml"

@@ -2,7 +2,7 @@
 
 An output pixel is a weighted mean of the input pixels below its filter, first along y, then along x. Both sums are
 matrix products with one small matrix per view, so boxes of any size, antialiasing and flips cost one pass. Where no box
-can be larger than its view, bilinear sampling says the same in fewer operations.
+can be larger than its view, bilinear sampling computes the same in fewer operations.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FAR = 1e6  # farther than any filter reaches
-TRIES = 10  # as torchvision: so many boxes are drawn before the center crop is taken
-NUMBERS = 2 * TRIES + 2  # random numbers per box
+TRIES = 10  # boxes drawn before the center crop is taken, as in torchvision
+NUMBERS = 2 * TRIES + 2  # uniform numbers per box
 
 
-def box_numbers(u: Tensor, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
-    """The random part of boxes, independent of image sizes, from uniform numbers …×NUMBERS in double precision.
+def box_parameters(u: Tensor, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
+    """Random parameters of boxes, independent of image sizes, from uniform numbers …×NUMBERS in double precision.
 
-    Area and aspect per try, then two positions.
+    Share of the area and aspect ratio per try, then two positions.
     """
     low, high = math.log(ratio[0]), math.log(ratio[1])
     area = u[..., :TRIES] * (scale[1] - scale[0]) + scale[0]
@@ -29,20 +29,20 @@ def box_numbers(u: Tensor, scale: tuple[float, float], ratio: tuple[float, float
     return torch.cat([area, aspect, u[..., 2 * TRIES :]], -1)
 
 
-def boxes(sizes: Tensor, numbers: Tensor, ratio: tuple[float, float]) -> Tensor:
+def boxes(sizes: Tensor, parameters: Tensor, ratio: tuple[float, float]) -> Tensor:
     """Crop boxes (top, left, height, width), N×4, for images of `sizes` (height, width), N×2, all on the CPU.
 
     The rule is torchvision's: the first try that fits inside the image, else the largest center crop whose aspect is
-    allowed. `numbers` come from `box_numbers`.
+    allowed. `parameters` come from `box_parameters`.
     """
     sizes = sizes.double()
     height, width = sizes[:, :1], sizes[:, 1:]  # N×1
-    area, aspect = numbers[:, :TRIES] * (height * width), numbers[:, TRIES : 2 * TRIES]  # N×tries
+    area, aspect = parameters[:, :TRIES] * (height * width), parameters[:, TRIES : 2 * TRIES]  # N×tries
     w, h = (area * aspect).sqrt_().round_(), (area / aspect).sqrt_().round_()
     fits = (w <= width) & (h <= height) & (torch.minimum(w, h) > 0)
     found, first = fits.max(1, keepdim=True)
     side = torch.cat([h.gather(1, first), w.gather(1, first)], 1)  # N×2
-    corner = (numbers[:, 2 * TRIES :] * (sizes - side + 1)).floor_()
+    corner = (parameters[:, 2 * TRIES :] * (sizes - side + 1)).floor_()
     if not bool(found.all()):
         center_w = torch.minimum(width, (height * ratio[1]).round())
         center_h = torch.minimum(height, (width / ratio[0]).round())
@@ -52,14 +52,14 @@ def boxes(sizes: Tensor, numbers: Tensor, ratio: tuple[float, float]) -> Tensor:
     return torch.cat([corner, side], 1).long()
 
 
-def padded_boxes(sizes: Tensor, numbers: Tensor, pad: int) -> Tensor:
-    """Boxes as large as the image, moved by up to `pad` pixels each way, N×4: they reach beyond its edges."""
-    corner = (numbers[:, -2:] * (2 * pad + 1)).floor().long() - pad
+def padded_boxes(sizes: Tensor, parameters: Tensor, pad: int) -> Tensor:
+    """Boxes as large as the image, shifted by up to `pad` pixels each way, N×4: they reach beyond its edges."""
+    corner = (parameters[:, -2:] * (2 * pad + 1)).floor().long() - pad
     return torch.cat([corner, sizes.long()], 1)
 
 
 def center_boxes(sizes: Tensor, share: float) -> Tensor:
-    """The square in the middle whose side is `share` of the shorter side, N×4."""
+    """The center square whose side is `share` of the shorter side, N×4."""
     side = (sizes.min(1).values.double() * share).round()
     top, left = ((sizes[:, 0] - side) / 2).round(), ((sizes[:, 1] - side) / 2).round()
     return torch.stack([top, left, side, side], 1).long()
@@ -129,11 +129,11 @@ def crop_resize(
     filter: str = "bilinear",
     factor: float = 1.0,
 ) -> Tensor:
-    """Cut boxes (top, left, height, width) and resize them to size×size, antialiased, flipped where told.
+    """Crop boxes (top, left, height, width) and resize them to size×size, antialiased, flipped where `flip` is true.
 
     Images are uint8 or float, N×C×H×W; the result is float, `factor` times as bright. There may be V boxes per image,
-    NV×4, those of an image together; its views then stand one below the other, N×C×(V·size)×size. Off the image it is
-    black; that edge is blurred like any other where a box is enlarged bilinearly, and sharp otherwise.
+    NV×4, those of an image together; its views are stacked along the height, N×C×(V·size)×size. Pixels off the image
+    are black; that edge is blurred like any other where a box is enlarged bilinearly, and sharp otherwise.
     """
     height, width = images.shape[-2:]
     if filter == "bilinear" and max(height, width) <= size:

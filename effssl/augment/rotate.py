@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def rotate_quarters(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn square images N×C×S×S counter-clockwise by `turns` (N, on the CPU) quarter turns; pixels are only moved.
+    """Rotate square images N×C×S×S counter-clockwise by `turns` (N, on the CPU) quarter turns, without resampling.
 
     >>> x = torch.arange(4.).view(1, 1, 2, 2)
     >>> rotate_quarters(x, torch.tensor([1]))[0, 0].tolist()
@@ -33,36 +33,27 @@ def valid_share(degrees: float) -> float:
     return round(1 / (abs(math.cos(angle)) + abs(math.sin(angle))), 12)
 
 
-def rotate_and_crop(x: Tensor, degrees: Tensor, share: Tensor) -> Tensor:
+def rotate_and_crop(x: Tensor, degrees: Tensor, share: float) -> Tensor:
     """Rotate counter-clockwise about the center, keep the centered square of `share` of the side, at the old size.
 
-    x: N×C×S×S; degrees and share: N, on the CPU. One bilinear sampling does all three.
+    x: N×C×S×S; degrees: N, on the CPU. All in one bilinear sampling.
     """
     angle = degrees.double() * (math.pi / 180)
     cos, sin = torch.cos(angle) * share, torch.sin(angle) * share
     zero = torch.zeros_like(cos)
-    # Where an output pixel is taken from: the same rotation backwards, in coordinates with y pointing down.
+    # Sampling positions: the inverse rotation, in coordinates with y pointing down.
     matrix = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)  # N×2×3
     grid = F.affine_grid(matrix.to(x.device, x.dtype, non_blocking=True), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def rotate(x: Tensor, labels: Tensor, angles: tuple[float, ...], per_angle: bool = False) -> Tensor:
-    """Rotate each image by the angle that its label (N, on the CPU) names.
+def rotate(x: Tensor, positions: Tensor, angles: tuple[float, ...]) -> Tensor:
+    """Rotate each image N×C×S×S by an angle of the set: angles[positions], positions N on the CPU.
 
-    Sets of quarter turns are exact. As soon as the set has another angle, all angles are sampled and cropped alike, by
-    the smallest share in the set, so that neither blur nor zoom gives the angle away; `per_angle` crops each angle by
-    its own share and leaves quarter turns exact.
+    Quarter turns are exact if the set has no other angle. Otherwise all angles, 0 too, are sampled and cropped to one
+    square, that free of padding at every angle of the set, so that neither blur nor zoom gives the angle away.
     """
-    degrees = torch.tensor(angles)[labels]
-    quarters = (degrees / 90).round().long()
-    exact = [angle % 90 == 0 for angle in angles]
-    if all(exact):
-        return rotate_quarters(x, quarters)
-    shares = torch.tensor([valid_share(angle) for angle in angles])
-    if not per_angle:
-        return rotate_and_crop(x, degrees, shares.min().expand(len(labels)))
-    sampled = rotate_and_crop(x, degrees, shares[labels])
-    rows = torch.tensor(exact)[labels].nonzero().squeeze(1)
-    turned = rotate_quarters(x.index_select(0, rows.to(x.device)), quarters[rows])
-    return sampled.index_copy(0, rows.to(x.device), turned)
+    degrees = torch.tensor(angles)[positions]
+    if all(angle % 90 == 0 for angle in angles):
+        return rotate_quarters(x, (degrees / 90).round().long())
+    return rotate_and_crop(x, degrees, min(valid_share(angle) for angle in angles))

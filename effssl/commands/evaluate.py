@@ -1,93 +1,121 @@
-"""effssl eval WHAT RUN: measure an encoder."""
+"""effssl eval WHAT RUN: evaluate an encoder."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.commands.encoder_source import EncoderSource
+from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_output, write_atomically
 
-EVAL_HELP = """usage: effssl eval WHAT RUN [options]      (effssl eval WHAT --help tells the options)
+if TYPE_CHECKING:
+    from effssl.evaluation.score import Score
+
+EVAL_HELP = """usage: effssl eval WHAT RUN [options]      (effssl eval WHAT --help lists the options)
 
 RUN is a run folder, a weight file (.safetensors, .pt, .pth), a torchvision model or timm:<name>. WHAT is one of
 
 {protocols}
 """
-PROBES = "effssl eval probe rotation RUN, or effssl eval probe contrastive RUN"
+
+
+@dataclass(frozen=True)
+class EvaluationTarget(EncoderSource):
+    """Flags of every evaluation, beside the options of its protocol."""
+
+    data: str = ""
+    """another data set than the run's own; detect: a folder in VOC layout; transfer with --sets: where the sets are"""
+    classes: str = ""
+    """read only these class folders of --data: imagenet100, or a text file with their names"""
+    out: str = ""
+    """also write the score to this JSON file"""
 
 
 def eval_(args: list[str]) -> None:
-    """Which protocol, which encoder."""
-    from effssl.evaluation.options import PROTOCOLS
+    """Read which protocol and which encoder, or show help."""
+    from effssl.evaluation.catalog import check_protocol_name, describe_protocol, protocol_names
 
-    if args[:1] == ["probe"]:  # effssl eval probe rotation RUN
-        if args[1:2] in (["-h"], ["--help"]):
-            print(f"usage: {PROBES}      (--help after rotation or contrastive tells the options)")
-            return
-        if len(args) == 1 or args[1].startswith("-"):
-            raise RequestError(f"which probe? {PROBES}")
-        args = [f"probe-{args[1]}", *args[2:]]
+    names = protocol_names()
     if not args or args[0] in ("-h", "--help"):
-        lines = [f"  {name:18} {(kind.__doc__ or '').strip()}" for name, kind in PROTOCOLS.items()]
+        lines = [f"  {name.replace('-', ' '):18} {describe_protocol(name)}" for name in names]
         print(EVAL_HELP.format(protocols="\n".join(lines)))
         return
+    # Names of two words: effssl eval probe rotation RUN.
+    forms = [name.replace("-", " ") for name in names if name.startswith(f"{args[0]}-")]
+    if forms:
+        usage = ", or ".join(f"effssl eval {form} RUN" for form in forms)
+        if args[1:2] in (["-h"], ["--help"]):
+            print(f"usage: {usage}      (--help after the name lists the options)")
+            return
+        if len(args) == 1 or args[1].startswith("-"):
+            raise RequestError(f"which {args[0]}? {usage}")
+        args = [f"{args[0]}-{args[1]}", *args[2:]]
     what, rest = args[0], args[1:]
-    if what not in PROTOCOLS:
-        raise RequestError(f"unknown evaluation {what!r}{did_you_mean(what, PROTOCOLS)}; known: {', '.join(PROTOCOLS)}")
+    check_protocol_name(what)
     run = rest[0] if rest and not rest[0].startswith("-") else ""
     if not run and not {"-h", "--help"} & set(rest):
         raise RequestError(f"which encoder? effssl eval {what} RUN, then options")
-    evaluate(what, run, rest[1:] if run else rest)
+    evaluate_(what, run, rest[1:] if run else rest)
 
 
-def evaluate(what: str, run: str, args: list[str]) -> None:
-    """Measure an encoder, print the score and add it, with its protocol, to the run's results.json."""
+def evaluate_(what: str, run: str, args: list[str]) -> None:
+    """Evaluate an encoder, print the score and add it, with its protocol, to the run's results.json."""
     import tyro
 
-    from effssl.evaluation.options import PROTOCOLS, Target
+    from effssl.evaluation.catalog import describe_protocol, find_protocol
 
-    kind = dataclasses.make_dataclass("Eval", [], bases=(PROTOCOLS[what], Target), frozen=True)
-    parsed: Any = tyro.cli(kind, args=args, prog=f"effssl eval {what} RUN", description=PROTOCOLS[what].__doc__)
-    settings = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(PROTOCOLS[what])}
-    from effssl.evaluation import evaluate, open_source, options_of
+    protocol = find_protocol(what)
+    kind = dataclasses.make_dataclass("Eval", [], bases=(protocol.options, EvaluationTarget), frozen=True)
+    parsed: Any = tyro.cli(kind, args=args, prog=f"effssl eval {what} RUN", description=describe_protocol(what))
+    settings = {item.name: getattr(parsed, item.name) for item in dataclasses.fields(protocol.options)}
+    protocol.options_of(settings)  # refuses values out of range before anything slow
+    if parsed.out:
+        check_score_file(Path(parsed.out).expanduser())
+    score = _score_of(what, run, parsed, settings)
+    if parsed.out:
+        write_atomically(Path(parsed.out).expanduser(), json.dumps(score.record(), indent=2) + "\n")
+    print_score(score, f"{what} of {run} on {score.source['data']}")
+
+
+def _score_of(what: str, run: str, target: EvaluationTarget, settings: dict[str, Any]) -> Score:
+    """Evaluate the encoder of a run folder, or one from elsewhere."""
+    from effssl.evaluation import evaluate, find_protocol, open_source
     from effssl.network.foreign import refuse_flags
-    from effssl.run import Run, load
     from effssl.runtime.device import pick_device
+    from effssl.verbs import Run, load
 
-    options_of(what, settings)  # refuses what is out of range, before anything slow
-    folder, out, data = Path(run).expanduser(), Path(parsed.out).expanduser(), parsed.data or None
-    if parsed.out:
-        refuse_out(out)
+    folder, data = Path(run).expanduser(), target.data or None
     if folder.is_dir():
-        refuse_flags(run, parsed.encoder, parsed.weights, parsed.image_size)
-        score = Run(folder).evaluate(what, data, parsed.device, parsed.classes, **settings)
-    else:
-        encoder = load(run, parsed.encoder, parsed.weights, parsed.image_size).to(pick_device(parsed.device))
-        score = evaluate(what, encoder, open_source(what, settings, data, classes=parsed.classes), **settings)
-    if parsed.out:
-        write_atomically(out, json.dumps(score.record(), indent=2) + "\n")
-    show(score, f"{what} of {run} on {score.source['data']}")
+        refuse_flags(run, target.encoder, target.weights, target.image_size)
+        return Run(folder).evaluate(what, data, target.device, target.classes, **settings)
+    encoder = load(run, target.encoder, target.weights, target.image_size).to(pick_device(target.device))
+    protocol = find_protocol(what)
+    source = open_source(protocol, protocol.options_of(settings), data, classes=target.classes)
+    if source is None:
+        raise RequestError("an encoder that effssl did not train needs --data")
+    return evaluate(what, encoder, source, **settings)
 
 
-def refuse_out(path: Path) -> None:
-    """Refuse to write a score where that cannot be done, over a file of a run, and over all else but a score."""
-    from effssl.run import OWN, is_score
+def check_score_file(path: Path) -> None:
+    """Refuse to write a score where that is not possible, over a file of a run, and over anything but a score."""
+    from effssl.run import RUN_FILES, is_score
 
     check_output(path, overwrite=True)
-    if path.name in OWN and (path.parent / "config.yaml").is_file():
+    if path.name in RUN_FILES and (path.parent / "config.yaml").is_file():
         raise RequestError(f"{path} is a file of the run itself; choose another --out")
     try:
         free = not path.exists() or (path.is_file() and is_score(json.loads(path.read_bytes())))
-    except (OSError, ValueError):  # it cannot be read, or is no JSON
+    except (OSError, ValueError):  # unreadable, or not JSON
         free = False
     if not free:
-        raise RequestError(f"{path} is there and is not a score; choose another --out")
+        raise RequestError(f"{path} exists and is not a score; choose another --out")
 
 
-def show(score: Any, title: str) -> None:
+def print_score(score: Score, title: str) -> None:
     """A score as tables: its value, what else was measured, its constants."""
     from effssl.runtime.progress import table
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 def report(runs: tuple[str, ...], /, out: str = "", images: int = 1000, device: str = "auto") -> None:
-    """Draw a run as one self-contained HTML file; compare several; show a study.
+    """Write the report of a run, a comparison of several or the report of a study, as one self-contained HTML file.
 
     Args:
-        runs: a run folder, several to compare, or the folder of a study
-        out: file to write; default report.html in the folder, comparison.html here for several runs
-        images: images on the map, sampled; 0 leaves out everything that needs images
-        device: where the encoder runs: auto, cpu, cuda, mps
+        runs: a run folder, several to compare, or the results folder of a study
+        out: file to write; default report.html in the folder, or comparison.html in the current folder for several runs
+        images: number of images sampled for the map; 0 omits all sections with images
+        device: of the encoder: auto, cpu, cuda, mps
     """
     from effssl.report import write_report
 
-    made = write_report(runs, out or None, images=images, device=device)
-    print(f"report: {made} ({made.stat().st_size / 1e6:.1f} MB)")
+    path = write_report(runs, out or None, images=images, device=device)
+    print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")

@@ -2,97 +2,114 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
 
 from effssl.runtime.errors import RequestError, RunFailed, did_you_mean
-from effssl.runtime.files import check_room
+from effssl.runtime.files import check_writable
+from effssl.runtime.private_paths import strip_flag
+
+if TYPE_CHECKING:
+    from effssl.studies.scales import Sources
+
+Scale = Literal["smoke", "cpu", "paper"]
 
 
 def study_(args: list[str]) -> None:
     """list, run or show."""
-    import tyro
-
     what, rest = (args[0], args[1:]) if args else ("", [])
-    verbs: dict[str, Callable[..., None]] = {"list": study_list, "run": study_run, "show": study_show}
+    verbs: dict[str, Callable[..., Any]] = {"list": study_list, "run": StudyRun, "show": study_show}
     if what in ("", "-h", "--help"):
         print("usage: effssl study list | effssl study run NAME [options] | effssl study show NAME")
         return
     if what not in verbs:
         raise RequestError(f"unknown {what!r}{did_you_mean(what, verbs)}; use effssl study list, run or show")
-    tyro.cli(verbs[what], args=rest, prog=f"effssl study {what}")
+    parsed = tyro.cli(verbs[what], args=rest, prog=f"effssl study {what}")
+    if isinstance(parsed, StudyRun):
+        study_run(parsed)
 
 
 def study_list() -> None:
-    """All studies: tables and figures of the paper, and ours against compute."""
+    """List all studies: tables and figures of the paper, and our own against compute."""
     from effssl.runtime.progress import table
-    from effssl.studies import load, names
+    from effssl.studies import all_studies
 
-    rows = [(s.name, s.title, s.source, s.data, str(len(s.arms)), ", ".join(s.measures)) for s in map(load, names())]
-    table("studies", ("", "", "in the paper", "data", "arms", "measures"), rows)
+    rows = [(s.name, s.title, s.source, s.data, str(len(s.arms)), ", ".join(s.metrics)) for s in all_studies().values()]
+    table("studies", ("", "", "in the paper", "data", "arms", "metrics"), rows)
 
 
-def study_run(
-    name: str,
-    /,
-    scale: Literal["smoke", "cpu", "paper"] = "cpu",
-    seeds: int = 1,
-    jobs: int = 2,
-    out: str = "studies",
-    images: str = "",
-    voc: str = "",
-    sets: str = "",
-    maps: str = "",
-) -> None:
-    """Run a study's arms, as far as they are not there yet, and write table, claims and figure.
+@dataclass(frozen=True)
+class StudyRun:
+    """Run the arms of a study that are not complete, and write table, claims and figure."""
 
-    Args:
-        name: E01 … E20 of the paper, C01 … C05 against compute
-        scale: smoke takes seconds per arm, cpu minutes, paper is the published setting
-        seeds: runs per arm
-        jobs: runs at a time; 0 runs them one after another in this process
-        out: folder for runs and results
-        images: folder of photographs with train/ and val/, where the study needs one: Imagenette, or ImageNet itself
-        voc: folder in VOC layout, for detection
-        sets: labelled sets for transfer, comma-separated: cifar10=cifar10,flowers=path/to/flowers
-        maps: saliency maps, for E02
-    """
+    name: tyro.conf.Positional[str]
+    """E01 … E20 of the paper, C01 … C05 against compute"""
+    scale: Scale = "cpu"
+    """smoke takes seconds per arm, cpu minutes, paper is the published setting"""
+    seeds: int = 1
+    """runs per arm"""
+    jobs: int = 2
+    """runs at a time; 0 runs them one after another in this process"""
+    out: str = "studies"
+    """folder for runs and results"""
+    images: str = ""
+    """folder of photographs with train/ and val/, where the study needs one: Imagenette, or ImageNet itself"""
+    voc: str = ""
+    """folder in VOC layout, for detection"""
+    sets: str = ""
+    """labeled data sets for transfer, comma-separated: cifar10=cifar10,flowers=path/to/flowers"""
+    maps: str = ""
+    """saliency maps, for E02"""
+
+
+def study_run(request: StudyRun) -> None:
+    """Run a study, print its results and write them to its folder."""
     from effssl.studies import load
-    from effssl.studies.plan import Sources
-    from effssl.studies.report import print_results, write
+    from effssl.studies.plan import Setup
+    from effssl.studies.report import StudyResults, print_results, write
     from effssl.studies.runner import run_study
+    from effssl.studies.scales import Sources
 
-    if seeds < 1 or jobs < 0:
+    if request.seeds < 1 or request.jobs < 0:
         raise RequestError("--seeds is at least 1 and --jobs at least 0")
-    about, folder = load(name), Path(out)
-    check_room(folder)
-    outcomes = run_study(about, scale, seeds, jobs, folder, Sources(images, voc, sets, maps))
-    command = f"effssl study run {about.name} --scale {scale} --seeds {seeds} --jobs {jobs}"
-    given = {"images": images, "voc": voc, "sets": sets, "maps": maps}
-    for flag, value in given.items():  # folders by their names: where they lie is nobody's business
-        if value:
-            command += f" --{flag} " + ",".join(re.sub(r"[^=]*/", "", part.rstrip("/")) for part in value.split(","))
-    print_results(about, outcomes)
-    made = write(about, scale, outcomes, command, folder / f"{about.name}-{scale}")
-    failed = [o for o in outcomes if o.failed]
-    print(f"written: {made}   show it again: effssl study show {about.name} --scale {scale} --out {out}")
+    study, out = load(request.name), Path(request.out)
+    check_writable(out)
+    sources = Sources(request.images, request.voc, request.sets, request.maps)
+    results = run_study(study, Setup(request.scale, request.seeds, out, sources), request.jobs)
+    found = StudyResults(study, request.scale, results, published_command(study.name, request, sources))
+    print_results(found)
+    folder = write(found, out / f"{study.name}-{request.scale}")
+    shown = f"effssl study show {study.name} --scale {request.scale} --out {request.out}"
+    print(f"written: {folder}   show it again: {shown}")
+    failed = [result for result in results if result.failed]
     if failed:
-        raise RunFailed(
-            f"{len(failed)} of {len(outcomes)} runs failed, e.g. {failed[0].job.arm.name}: {failed[0].failed}"
-        )
+        example = f"{failed[0].run.arm.name}: {failed[0].failed}"
+        raise RunFailed(f"{len(failed)} of {len(results)} runs failed, e.g. {example}")
 
 
-def study_show(name: str, /, scale: Literal["smoke", "cpu", "paper"] = "cpu", out: str = "studies") -> None:
+def published_command(name: str, request: StudyRun, sources: Sources) -> str:
+    """The command line for the results, with names of files and folders but not their directories."""
+    command = f"effssl study run {name} --scale {request.scale} --seeds {request.seeds} --jobs {request.jobs}"
+    for flag, value in vars(sources).items():
+        if value:
+            command += f" --{flag} " + strip_flag(value)
+    return command
+
+
+def study_show(name: str, /, scale: Scale = "cpu", out: str = "studies") -> None:
     """Show the results of a study.
 
     Args:
         name: E01 … E20 of the paper, C01 … C05 against compute
-        scale: that it was run at
-        out: folder that it was run in
+        scale: the scale it was run at
+        out: the folder it was run in
     """
     from effssl.studies import load
     from effssl.studies.report import show
 
-    show(load(name), Path(out) / f"{load(name).name}-{scale}")
+    study = load(name)
+    show(study, Path(out) / f"{study.name}-{scale}")

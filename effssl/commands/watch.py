@@ -6,15 +6,15 @@ from effssl.runtime.errors import RequestError
 
 
 def watch(run: str, /, once: bool = False, every: float = 2.0) -> None:
-    """Show a run's curves, verdict and time left until it is finished; Ctrl-C ends the watching, not the run.
+    """Show the curves, the verdict and the time left of a run until it is finished; Ctrl-C does not stop the run.
 
     Args:
         run: run folder
-        once: show it once and leave, as is also done where the output is not a terminal
-        every: seconds between two looks
+        once: print it once and exit, which is the default if the output is not a terminal
+        every: seconds between two updates
     """
-    from effssl.report import watch as watching
+    from effssl.report.watch import watch as watch_run
 
     if not 0 < every <= 3600:
         raise RequestError(f"--every is {every}; it must be more than 0 and at most 3600 seconds")
-    watching.watch(run, once, every)
+    watch_run(run, once, every)

@@ -1,4 +1,4 @@
-"""Images from a NumPy file.
+"""Images of one size in memory, and those of a NumPy file.
 
 `.npy`: one array of images. `.npz`: `images`, and if there are any `labels`, `test_images`, `test_labels`.
 Images are N×H×W (gray), N×H×W×C or N×C×H×W with C = 1, 3 or 4; uint8, or floats between 0 and 1.
@@ -6,25 +6,97 @@ Images are N×H×W (gray), N×H×W×C or N×C×H×W with C = 1, 3 or 4; uint8, o
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from effssl.data.sets import ArrayImages, Data
+from effssl.data.dataset import Data
+from effssl.data.images import CropRequest, Crops, Reading, crop_from_pixels, hex_digest, select_labels
 from effssl.runtime.errors import RequestError
 
 KEYS = ("images", "labels", "test_images", "test_labels")
+PART = 1 << 24  # pixel values that are cropped at a time
 
 
-def load_arrays(path: Path) -> Data:
+@dataclass(frozen=True)
+class ArrayImages:
+    """Images of one size, in memory."""
+
+    pixels: Tensor  # N×3×H×W uint8
+    labels: Tensor | None = None  # N int64
+    classes: list[str] = field(default_factory=list)
+    in_memory = True
+    from_files = False
+    paths = None
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Height and width of every image, N×2."""
+        return torch.tensor(self.pixels.shape[-2:]).expand(len(self), 2)
+
+    def select(self, rows: Tensor) -> ArrayImages:
+        """The same set with only these rows."""
+        return replace(self, pixels=self.pixels[rows], labels=select_labels(self.labels, rows))
+
+    def fingerprint(self) -> str:
+        """A short digest that changes when an image or a label does."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(self.pixels.contiguous().numpy().data)
+        return hex_digest(digest, self.labels)
+
+    def image(self, row: int) -> Image.Image:
+        """One whole image."""
+        return Image.fromarray(self.pixels[row].permute(1, 2, 0).numpy())
+
+    def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
+        """The crops of each request, in order."""
+        together = max(1, PART // self.pixels[0].numel())
+
+        def read(rows: Tensor) -> list[Tensor]:
+            # For bytes index_select is twenty times as fast as an index in brackets.
+            return [self.pixels.index_select(0, part) for part in rows.split(together)]
+
+        return crop_from_pixels(((request, read(request.rows)) for request in requests), reading)
+
+
+def is_array_file(spec: str) -> bool:
+    """Whether a name is that of a NumPy file."""
+    return Path(spec).suffix in (".npy", ".npz")
+
+
+def open_arrays(spec: str, labels: str = "auto") -> Data:
     """Open a .npy or .npz file; object arrays (images of different sizes, or code) are refused."""
+    path = Path(spec).expanduser()
+    arrays = _read(path)
+    if "images" not in arrays:
+        found = ", ".join(arrays) or "nothing"
+        raise RequestError(f"{path} has no array named images (found: {found}; known: {', '.join(KEYS)})")
+    train = _images(arrays["images"], arrays.get("labels"), path)
+    test = None
+    if "test_images" in arrays:
+        test = _images(arrays["test_images"], arrays.get("test_labels"), path, train.classes)
+    return Data(path.stem, train, test)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a file; the one of a .npy file is called images."""
     try:
-        with np.load(path, allow_pickle=False) if path.suffix == ".npz" else _single(path) as file:
-            arrays = {key: file[key] for key in file}
+        content = np.load(path, allow_pickle=False)
+        if path.suffix == ".npy":
+            return {"images": content}
+        with content as file:
+            return dict(file)
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
     except ValueError as error:
@@ -36,24 +108,6 @@ def load_arrays(path: Path) -> Data:
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
     except (OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
-    if "images" not in arrays:
-        found = ", ".join(arrays) or "nothing"
-        raise RequestError(f"{path} has no array named images (found: {found}; known: {', '.join(KEYS)})")
-    train = _images(arrays["images"], arrays.get("labels"), path)
-    test = None
-    if "test_images" in arrays:
-        test = _images(arrays["test_images"], arrays.get("test_labels"), path, train.classes)
-    return Data(path.stem, train, test)
-
-
-class _single(dict):  # noqa: N801 — a .npy file seen as an .npz with one array
-    def __init__(self, path: Path) -> None:
-        super().__init__(images=np.load(path, allow_pickle=False))
-
-    def __enter__(self) -> _single:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, classes: list[str] | None = None) -> ArrayImages:

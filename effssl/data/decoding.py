@@ -1,4 +1,4 @@
-"""Files become pixels in worker processes, in order; workers draw nothing at random."""
+"""Worker processes that decode image files and crop them, in order. Nothing random happens here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,29 +18,37 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from effssl.data.folder import decode
-from effssl.data.sets import FolderImages
+from effssl.augment.pipeline import flip_crops
+from effssl.data.image_files import decode
+from effssl.data.images import CropRequest, Crops, Reading, upload
 from effssl.runtime.processes import die_with_parent
 from effssl.runtime.progress import say
 
-FORK = "fork" if sys.platform == "linux" else None  # workers are children of the run, whose end they share
+FORK = "fork" if sys.platform == "linux" else None  # workers are children of the run and end with it
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
+Boxes = list[tuple[int, list[list[int]]]]  # of one image, per group: side, and its boxes of top, left, height, width
+
+
+def worker_count(workers: int) -> int:
+    """Number of worker processes; -1 is one per core."""
+    return (os.cpu_count() or 1) if workers < 0 else workers
+
 
 def begin_worker(_: int, parent: int) -> None:
-    """Signals are for the main process to decide about: workers leave its group, and die with it."""
+    """Make a worker leave the main process's group, whose signals are not for it, and end when its parent ends."""
     os.setpgid(0, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # one that came meanwhile is forgotten
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process's way to end a worker
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # drops a signal that came meanwhile
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # how the main process ends a worker
     die_with_parent(parent)
 
 
 def started(loader: DataLoader) -> Iterator[Any]:
-    """Start a loader's workers; a signal to the group waits until they have left it."""
+    """Start a loader's workers; signals are blocked until the workers have left the process group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         return iter(loader)
@@ -47,67 +56,17 @@ def started(loader: DataLoader) -> Iterator[Any]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class CropFiles(Dataset):
-    """Worker side: decode a file once, cut all its boxes, resize them antialiased. Workers draw nothing."""
+def crop_files(paths: list[Path], sizes: Tensor, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
+    """Let workers decode and crop files; flipping and scaling to [0, 1] happen on the device.
 
-    def __init__(self, images: FolderImages, filter: str = "bilinear") -> None:
-        self.paths = np.array([os.fsencode(path) for path in images.paths])  # one buffer, not a list copied on fork
-        self.shown, self.filter = images.sizes, RESAMPLE[filter]
-
-    def __getitem__(self, item: tuple[int, list[int], list[list[list[int]]]]) -> list[np.ndarray] | str:
-        row, sizes, cuts = item  # per kind of view its side, and its boxes of top, left, height, width
-        path = os.fsdecode(self.paths[row])
-        try:
-            need = (size / max(1, min(box[2:])) for size, kind in zip(sizes, cuts, strict=True) for box in kind)
-            image = decode(Path(path), MARGIN * max(need))
-        except OSError as error:
-            return f"{path}: {error}"
-        scale = image.height / int(self.shown[row, 0]), image.width / int(self.shown[row, 1])
-        return [
-            np.stack([self._cut(image, box, scale, size) for box in kind])
-            for size, kind in zip(sizes, cuts, strict=True)
-        ]
-
-    def _cut(self, image: Image.Image, box: list[int], scale: tuple[float, float], size: int) -> np.ndarray:
-        y0, x0 = box[0] * scale[0], box[1] * scale[1]
-        y1, x1 = y0 + box[2] * scale[0], x0 + box[3] * scale[1]
-        # Cropped before resizing, so that nothing outside of the box seeps in at its edges.
-        left, top = math.floor(x0), math.floor(y0)
-        part = image.crop((left, top, min(math.ceil(x1), image.width), min(math.ceil(y1), image.height)))
-        x1, y1 = min(x1, image.width), min(y1, image.height)
-        view = part.resize((size, size), self.filter, box=(x0 - left, y0 - top, x1 - left, y1 - top))
-        return np.asarray(view).transpose(2, 0, 1)
-
-
-def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor, list[str]]:
-    """Crops of the readable files, per kind B'×count×3×S×S; which of the batch they are; what went wrong elsewhere."""
-    good = [item for item in items if not isinstance(item, str)]
-    readable = torch.tensor([not isinstance(item, str) for item in items])
-    crops = [torch.from_numpy(np.stack(kind)) for kind in zip(*good, strict=True)]
-    return crops, readable, [item for item in items if isinstance(item, str)]
-
-
-class _Plan:
-    """What the workers are to cut, made batch by batch as they ask: an epoch's boxes are never all in memory."""
-
-    def __init__(self, batches: Iterable[tuple[Tensor, list[int], list[Tensor]]]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[list[tuple[int, list[int], list]]]:
-        for rows, sizes, boxes in self.batches:
-            # Plain numbers, not tensors: those would travel to the workers as one shared-memory file each.
-            cuts = (b.tolist() for b in boxes)
-            yield [(row, sizes, list(of_row)) for row, *of_row in zip(rows.tolist(), *cuts, strict=True)]
-
-
-def decoded(
-    files: CropFiles, plan: Iterable[tuple[Tensor, list[int], list[Tensor]]], workers: int
-) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """Run a plan of (rows, sizes, boxes) through workers, in order: crops of readable files, and which they are."""
+    sizes: N×2, height and width as displayed. A file that cannot be decoded is reported once.
+    """
+    workers = worker_count(reading.workers)
+    sampler = _Requests(requests)
     loader: DataLoader = DataLoader(
-        files,
+        _FileCrops(paths, sizes, reading.filter),
         multiprocessing_context=FORK if workers else None,
-        batch_sampler=_Plan(plan),
+        batch_sampler=sampler,
         num_workers=workers,
         collate_fn=_collate,
         worker_init_fn=partial(begin_worker, parent=os.getpid()),
@@ -117,4 +76,73 @@ def decoded(
         for line in sorted(set(failed) - reported):
             say(f"left out, cannot be decoded: {line}")
         reported.update(failed)
-        yield pixels, readable
+        yield _on_device(sampler.waiting.popleft(), pixels, readable, reading.device)
+
+
+def _on_device(request: CropRequest, pixels: list[Tensor], readable: Tensor, device: torch.device) -> Crops:
+    """Flip the crops of workers, per group N×V×3×S×S uint8, and stack the views of an image along the height."""
+    groups = {}
+    for i, (name, group) in enumerate(request.groups.items()):
+        flips = group.flips.view(len(request.rows), -1)[readable]  # N×V
+        crops = pixels[i] if pixels else torch.empty(0, flips.shape[1], 3, group.side, group.side, dtype=torch.uint8)
+        groups[name] = flip_crops(upload(crops, device), flips)
+    return Crops(readable, groups)
+
+
+class _Requests:
+    """Requests as a DataLoader's batches, taken one by one as workers become free: an epoch's boxes are many."""
+
+    def __init__(self, requests: Iterable[CropRequest]) -> None:
+        self.requests = requests
+        self.waiting: deque[CropRequest] = deque()  # those whose crops are not here yet
+
+    def __iter__(self) -> Iterator[list[tuple[int, Boxes]]]:
+        for request in self.requests:
+            self.waiting.append(request)
+            count = len(request.rows)
+            # Plain numbers, not tensors: each tensor would go to the workers as a shared-memory file of its own.
+            sides = [group.side for group in request.groups.values()]
+            boxes = [group.boxes.view(count, -1, 4).tolist() for group in request.groups.values()]
+            yield [
+                (row, list(zip(sides, of_row, strict=True)))
+                for row, *of_row in zip(request.rows.tolist(), *boxes, strict=True)
+            ]
+
+
+class _FileCrops(Dataset):
+    """Worker side: decode a file once, crop all its boxes, resize them antialiased."""
+
+    def __init__(self, paths: list[Path], sizes: Tensor, filter: str) -> None:
+        self.paths = np.array([os.fsencode(path) for path in paths])  # one buffer, not a list copied on fork
+        self.sizes = sizes
+        self.filter = RESAMPLE[filter]
+
+    def __getitem__(self, item: tuple[int, Boxes]) -> list[np.ndarray] | str:
+        """Crops per group, V×3×S×S; or what is wrong with the file."""
+        row, groups = item
+        path = os.fsdecode(self.paths[row])
+        needed = max(side / max(1, min(box[2:])) for side, boxes in groups for box in boxes)
+        try:
+            image = decode(Path(path), MARGIN * needed)
+        except OSError as error:
+            return f"{path}: {error}"
+        scale = image.height / int(self.sizes[row, 0]), image.width / int(self.sizes[row, 1])
+        return [np.stack([self._crop(image, box, scale, side) for box in boxes]) for side, boxes in groups]
+
+    def _crop(self, image: Image.Image, box: list[int], scale: tuple[float, float], side: int) -> np.ndarray:
+        y0, x0 = box[0] * scale[0], box[1] * scale[1]
+        y1, x1 = y0 + box[2] * scale[0], x0 + box[3] * scale[1]
+        # Cropped before resizing, so that no pixel outside of the box contributes at its edges.
+        left, top = math.floor(x0), math.floor(y0)
+        part = image.crop((left, top, min(math.ceil(x1), image.width), min(math.ceil(y1), image.height)))
+        x1, y1 = min(x1, image.width), min(y1, image.height)
+        view = part.resize((side, side), self.filter, box=(x0 - left, y0 - top, x1 - left, y1 - top))
+        return np.asarray(view).transpose(2, 0, 1)
+
+
+def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor, list[str]]:
+    """Crops of the readable files, per group N×V×3×S×S; which of the batch they are; errors of the others."""
+    good = [item for item in items if not isinstance(item, str)]
+    readable = torch.tensor([not isinstance(item, str) for item in items])
+    crops = [torch.from_numpy(np.stack(group)) for group in zip(*good, strict=True)]
+    return crops, readable, [item for item in items if isinstance(item, str)]

@@ -6,13 +6,18 @@ from functools import cache
 
 import torch
 
-from effssl.data.sets import ArrayImages, Data
+from effssl.data.arrays import ArrayImages
+from effssl.data.dataset import Data
 from effssl.runtime.randomness import generator
 
 
-@cache  # read once: a study opens it for every measure of every arm
-def load_digits() -> Data:
-    """A fixed split of 1,437 training and 360 test images."""
+def open_digits(spec: str = "digits", labels: str = "auto") -> Data:
+    """Open the digits: a fixed split of 1,437 training and 360 test images."""
+    return _digits()
+
+
+@cache  # read once: a study opens it for every evaluation of every arm
+def _digits() -> Data:
     from sklearn import datasets
 
     raw = datasets.load_digits()

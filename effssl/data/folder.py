@@ -2,39 +2,85 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
-import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
-from effssl.data.sets import ArrayImages, Data, FolderImages, Images
-from effssl.runtime.errors import RequestError, Stopped
+from effssl.data.arrays import ArrayImages
+from effssl.data.dataset import Data
+from effssl.data.decoding import crop_files
+from effssl.data.image_files import decode, displayed_size
+from effssl.data.images import CropRequest, Crops, Images, Reading, hex_digest, select_labels
+from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
-from effssl.runtime.progress import counter, say
+from effssl.runtime.progress import progress_bar, say
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
-ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
-
-
 IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
-TEST_NAMES, VALIDATION_NAMES = ("test",), ("val", "valid", "validation")
+TEST_NAMES = ("test",)
+VALIDATION_NAMES = ("val", "valid", "validation")
+
+
+@dataclass(frozen=True)
+class FolderImages:
+    """Image files of any size, decoded each time they are read."""
+
+    paths: list[Path]
+    sizes: Tensor  # N×2 int64: height, width as displayed (EXIF orientation applied)
+    labels: Tensor | None = None
+    classes: list[str] = field(default_factory=list)
+    in_memory = False
+    from_files = True
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def select(self, rows: Tensor) -> FolderImages:
+        """The same set with only these rows."""
+        paths = [self.paths[row] for row in rows.tolist()]
+        return replace(self, paths=paths, sizes=self.sizes[rows], labels=select_labels(self.labels, rows))
+
+    def fingerprint(self) -> str:
+        """A short digest of the files' names, sizes and labels (not of their pixels: that would take long)."""
+        digest = hashlib.blake2b(digest_size=8)
+        for path, size in zip(self.paths, self.sizes.tolist(), strict=True):
+            digest.update(f"{path.parent.name}/{path.name} {size}\n".encode("utf-8", "surrogateescape"))
+        return hex_digest(digest, self.labels)
+
+    def image(self, row: int) -> Image.Image:
+        """One whole image."""
+        return decode(self.paths[row])
+
+    def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
+        """The crops of each request, in order; workers decode some batches ahead."""
+        return crop_files(self.paths, self.sizes, requests, reading)
+
+
+def is_folder(spec: str) -> bool:
+    """Whether a name is that of a folder."""
+    return Path(spec).expanduser().is_dir()
+
+
+def open_folder(spec: str, labels: str = "auto", classes: str = "") -> Data:
+    """Open a folder of images; `classes` names the class folders to read, as `class_names` does."""
+    return load_folder(Path(spec).expanduser(), labels, class_names(classes) if classes else None)
 
 
 def class_names(which: str) -> list[str]:
-    """Names of class folders: the 100 of ImageNet-100, or those that a text file lists."""
+    """Names of class folders: the 100 of ImageNet-100, or those in a text file."""
     path = IMAGENET100 if which == "imagenet100" else Path(which).expanduser()
     try:
         names = path.read_text(encoding="utf-8").split()
@@ -46,21 +92,20 @@ def class_names(which: str) -> list[str]:
 
 
 def load_folder(root: Path, labels: str = "auto", only: list[str] | None = None) -> Data:
-    """Open a folder. `train/` beside `val/` or `test/` splits it; then, or if asked, sub-folders are labels.
+    """Open a folder. `train/` beside `val/` or `test/` splits it. Then sub-folders are labels; else on request.
 
-    With both, `test/` is what scores are reported on and `val/` what settings are chosen by. `only` are the class
-    folders to read, as if the others were not there.
+    With both, scores are reported on `test/` and settings are chosen on `val/`. `only` are the class folders to read;
+    others are ignored.
     """
 
     def part(names: tuple[str, ...]) -> Path | None:
         return next((root / name for name in names if (root / name).is_dir()), None)
 
+    unreadable: list[str] = []
     train_root, test_root, val_root = part(("train",)), part(TEST_NAMES), part(VALIDATION_NAMES)
     if train_root is None or (test_root is None and val_root is None):
-        unreadable: list[str] = []
         train = _images(root, labels == "folders", None, unreadable, only)
         return Data(root.resolve().name, train, unreadable=unreadable)
-    unreadable = []
     roots = [folder for folder in (train_root, test_root, val_root) if folder is not None]
     loose = any(file.parent == folder for folder in roots for file in _walk(folder, only))
     with_labels = labels == "folders" or (labels == "auto" and not loose)
@@ -95,13 +140,9 @@ def find_images(root: Path, unreadable: list[str], only: list[str] | None = None
     files = sorted(_walk(root, only, closed))
     unreadable += closed
     if not files:
-        hint = f"; {closed[0]} cannot be looked into" if closed else ""
+        hint = f"; {closed[0]} cannot be opened" if closed else ""
         raise RequestError(f"no images under {root} (looked for {' '.join(SUFFIXES)}){hint}")
-    with ThreadPoolExecutor() as pool, counter(f"looking at {len(files)} images", len(files)) as advance:
-        sizes = []
-        for size in pool.map(displayed_size, files):
-            sizes.append(size)
-            advance(1)
+    sizes = read_sizes(files)
     bad = [str(path) for path, size in zip(files, sizes, strict=True) if size is None]
     unreadable += bad
     good = [(path, size) for path, size in zip(files, sizes, strict=True) if size is not None]
@@ -110,14 +151,24 @@ def find_images(root: Path, unreadable: list[str], only: list[str] | None = None
     return FolderImages([path for path, _ in good], torch.tensor([size for _, size in good]))
 
 
+def read_sizes(files: list[Path]) -> list[tuple[int, int] | None]:
+    """Height and width of each image file, None for one that cannot be read."""
+    sizes = []
+    with ThreadPoolExecutor() as pool, progress_bar(f"reading the sizes of {len(files)} images", len(files)) as advance:
+        for size in pool.map(displayed_size, files):
+            sizes.append(size)
+            advance(1)
+    return sizes
+
+
 def _walk(root: Path, only: list[str] | None = None, closed: list[str] | None = None) -> Iterator[Path]:
-    """Image files below a folder; sub-folders that may not be looked into are added to `closed`."""
+    """Image files below a folder; sub-folders that cannot be opened are added to `closed`."""
 
     def note(error: OSError) -> None:
         if closed is not None:
             closed.append(str(error.filename))
 
-    seen: set[tuple[int, int]] = set()  # a link to a folder above would lead around forever
+    seen: set[tuple[int, int]] = set()  # a link to a parent folder would loop forever
     for top in [root] if only is None else [root / name for name in only]:
         for folder, inside, names in os.walk(top, onerror=note, followlinks=True):
             about = os.stat(folder)
@@ -131,7 +182,7 @@ def _walk(root: Path, only: list[str] | None = None, closed: list[str] | None = 
 
 
 def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> tuple[Tensor, list[str]]:
-    """The first folder below the root is the label."""
+    """Labels and classes: the first folder below the root is an image's class."""
     names = [path.relative_to(root).parts[0] if path.parent != root else "" for path in paths]
     if "" in names:
         loose = paths[names.index("")]
@@ -145,9 +196,10 @@ def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> 
     return torch.tensor([position[name] for name in names]), classes
 
 
-def write_list(images: FolderImages, path: Path) -> None:
-    """Store which files a run is trained on: it goes on with the same ones, whatever happens to the folder."""
-    names = np.array([os.fsencode(os.path.abspath(file)) for file in images.paths])  # a run may go on from elsewhere
+def write_list(images: Images, path: Path) -> None:
+    """Store which files a run is trained on, so that it resumes with the same ones, whatever happens to the folder."""
+    assert images.paths is not None
+    names = np.array([os.fsencode(os.path.abspath(file)) for file in images.paths])  # it may resume from elsewhere
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy()}
     if images.labels is not None:
@@ -156,8 +208,8 @@ def write_list(images: FolderImages, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def as_listed(images: FolderImages, path: Path) -> FolderImages:
-    """The files of a list; those that are gone will be left out when they are needed, new ones are not used."""
+def as_listed(images: Images, path: Path) -> FolderImages:
+    """The files of a stored list; missing ones are left out when they are read, new ones are not used."""
     try:
         with np.load(path, allow_pickle=False) as file:
             stored = dict(file)
@@ -168,28 +220,16 @@ def as_listed(images: FolderImages, path: Path) -> FolderImages:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RequestError(f"{path}, the list of the run's images, cannot be read: {error}") from None
     if classes != images.classes:
-        raise RequestError(
-            f"the classes of the images have changed since the run began, which {path.parent} cannot follow"
-        )
-    there = {Path(os.path.abspath(file)) for file in images.paths}
+        raise RequestError("the classes of the images have changed since the run began; train a new run")
+    there = {Path(os.path.abspath(file)) for file in images.paths or []}
     gone, new = len(set(paths) - there), len(there - set(paths))
     if gone or new:
         say(f"the folder has changed since the run began: {gone} images are gone and left out, {new} new are not used")
     return FolderImages(paths, sizes, labels, classes)
 
 
-def displayed_size(path: Path) -> tuple[int, int] | None:
-    """Height and width after EXIF orientation, from the header alone; None if the file is not an image."""
-    try:
-        with opened(path) as image:
-            width, height = image.size
-            swap = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
-            return (width, height) if swap else (height, width)
-    except OSError:
-        return None
-
-
 def _in_memory(images: FolderImages, unreadable: list[str]) -> ArrayImages:
+    """Decode all images; those that cannot be decoded are added to `unreadable`."""
     keep, pixels = [], []
     for i, path in enumerate(images.paths):
         try:
@@ -201,39 +241,4 @@ def _in_memory(images: FolderImages, unreadable: list[str]) -> ArrayImages:
         raise RequestError(f"none of the {len(images)} images can be decoded, e.g. {images.paths[0]}")
     stack = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
     rows = torch.tensor(keep)
-    return ArrayImages(stack, None if images.labels is None else images.labels[rows], images.classes)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
-    """An image file; whatever is wrong with it is an OSError."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError("not a file")  # a pipe would keep us waiting forever
-        with Image.open(path) as image:
-            yield image
-    except (OSError, Stopped):
-        raise
-    except Exception as error:  # damaged bytes make decoders raise anything: ValueError, SyntaxError, struct.error …
-        raise OSError(f"{type(error).__name__}: {error}") from None
-
-
-def decode(path: Path, shrink: float = 1.0) -> Image.Image:
-    """Read an image file as upright RGB; a JPEG may come smaller than it is, but not below `shrink` times its size."""
-    with opened(path) as image:
-        if shrink < 1:
-            image.draft("RGB", (int(image.width * shrink) + 1, int(image.height * shrink) + 1))
-        return upright_rgb(image)
-
-
-def upright_rgb(image: Image.Image) -> Image.Image:
-    """An image as a viewer shows it: EXIF orientation applied, everything as RGB, white behind what is transparent."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16-bit gray: PIL's own conversion clips instead of scaling
-        deep = np.asarray(image).astype(np.int64)
-        gray = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
-        return gray.convert("RGB")
-    if "A" in image.getbands() or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return image.convert("RGB")
+    return ArrayImages(stack, select_labels(images.labels, rows), images.classes)

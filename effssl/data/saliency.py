@@ -1,4 +1,4 @@
-"""Crops that show what an image is about: chosen by saliency maps that are computed once and stored."""
+"""Crops with much saliency: chosen by saliency maps that are computed once and stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from effssl.data.sets import Images
+from effssl.data.images import Images
 from effssl.runtime.errors import RequestError
 
 
@@ -25,16 +25,16 @@ class SaliencyMaps:
 
     @classmethod
     def open(cls, path: str, images: Images) -> SaliencyMaps:
-        """Read a file that `effssl saliency` wrote for these very images."""
+        """Read a file that `effssl saliency` wrote for these images."""
         try:
             with np.load(Path(path), allow_pickle=False) as file:
                 maps, fingerprint = torch.from_numpy(file["maps"].astype(np.float32)), str(file["fingerprint"])
         except FileNotFoundError:
-            raise RequestError(f"no saliency maps at {path}; make them with effssl saliency") from None
+            raise RequestError(f"no saliency maps at {path}; compute them with effssl saliency") from None
         except (OSError, ValueError, KeyError) as error:
             raise RequestError(f"{path} is not a file of saliency maps: {error}") from None
         if fingerprint != images.fingerprint():
-            raise RequestError(f"the saliency maps of {path} belong to other images than these")
+            raise RequestError(f"the saliency maps of {path} belong to other images")
         return cls(maps)
 
     def box_mean(self, rows: Tensor, sizes: Tensor, box: Tensor) -> Tensor:

@@ -16,72 +16,78 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from effssl.data import Data, open_data
-from effssl.data.cifar import LAYOUT, UNREADABLE, data_folder, read_layout, verify
-from effssl.data.cifar import as_data as as_data
-from effssl.data.folder import load_folder, upright_rgb
-from effssl.data.sets import FolderImages, Images
-from effssl.data.voc import read_voc
+from effssl.data.cifar import LAYOUT, UNREADABLE, data_folder, data_of, open_cifar, read_layout, verify
+from effssl.data.dataset import Data
+from effssl.data.folder import FolderImages, load_folder, read_sizes
+from effssl.data.images import Images, hex_digest
+from effssl.data.splits import pick_per_class
+from effssl.data.voc import CLASSES, VocImage, read_voc
 from effssl.runtime.errors import RequestError
 from effssl.runtime.randomness import generator
 
-TIMEOUT = 10.0  # seconds without an answer
+TIMEOUT = 10.0  # seconds without a response
 
 
 @dataclass(frozen=True)
 class TransferSet:
-    """Images to fit on, to choose C by (None: a fifth of the fit images) and to report; how, and by which split."""
+    """Images to fit on, to choose C on (None: a fifth of the fit images) and to report; metric and split."""
 
-    fit: Images | Dataset
-    val: Images | Dataset | None
-    test: Images | Dataset
+    fit: Images
+    val: Images | None
+    test: Images
     metric: str = "accuracy"
     split: str = "torchvision's"
-    whole: bool = True  # a published set: every picture must be read
+    whole: bool = True  # a published set: every image must be readable
 
 
-class Pictures(Dataset):
-    """Items (picture, label) of a set as they are; wraps torchvision's sets and lists of VOC images."""
+@dataclass(frozen=True)
+class PublishedImages(FolderImages):
+    """Files that a published list names; the size of one that is missing or no image is 0×0."""
 
-    def __init__(self, items: Any, label: Callable[[Any], Any] = int) -> None:
-        self.items, self.label = items, label
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, i: int) -> tuple[Any, Tensor]:
-        picture, label = self.items[i]
-        return upright_rgb(picture), torch.as_tensor(self.label(label))
+    def fingerprint(self) -> str:
+        """A short digest of the files' bytes and labels: published sets have copies that differ."""
+        digest = hashlib.blake2b(digest_size=8)
+        for path in self.paths:
+            digest.update(hashlib.blake2b(path.read_bytes(), digest_size=8).digest())
+        return hex_digest(digest, self.labels)
 
 
-def picture_name(source: Any, i: int) -> str:
-    """Which file an item is read from, for a message; its number where the set does not tell."""
-    items = getattr(source, "items", source)
-    for field in ("images", "_image_files", "_images", "_samples"):  # VocImages, and torchvision's several names
-        if known := getattr(items, field, None):
-            found = known[i][0] if isinstance(known[i], tuple) else known[i]
-            return str(getattr(found, "path", found))
-    return f"picture {i}"
+def published(name: str, paths: list[Path], labels: Tensor, classes: list[str]) -> PublishedImages:
+    """The files of a published list with their labels."""
+    if not paths:
+        raise RequestError(f"{name}: there are no images")
+    sizes = torch.tensor([size or (0, 0) for size in read_sizes(paths)])
+    return PublishedImages(paths, sizes, labels, classes)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # The sets
 
 
-def _parts(name: str, root: Path, download: bool, *splits: str, **more: Any) -> list[Pictures]:
+def _parts(name: str, root: Path, download: bool, *splits: str, **settings: Any) -> list[PublishedImages]:
     """Splits of a torchvision set."""
     import torchvision
 
-    kind = getattr(torchvision.datasets, name)
-    with _reachable(name, root):
-        return [Pictures(kind(root, split=split, download=download, **more)) for split in splits]
+    dataset = getattr(torchvision.datasets, name)
+    parts = []
+    for split in splits:
+        with _reachable(name, root):
+            # With this loader a set yields the paths of its images in place of their pixels.
+            items = list(dataset(root, split=split, download=download, loader=Path, **settings))
+        labels = torch.tensor([label for _, label in items])
+        parts.append(published(f"{name} {split}", [path for path, _ in items], labels, _numbered(labels)))
+    return parts
+
+
+def _numbered(labels: Tensor) -> list[str]:
+    """Classes that have no names here."""
+    return [str(i) for i in range(int(labels.max()) + 1 if len(labels) else 0)]
 
 
 @contextmanager
 def _reachable(name: str, root: Path) -> Iterator[None]:
-    """Downloads that hang end after some seconds; what is missing or broken becomes one line."""
+    """Limit the time of a download; whatever is missing or broken becomes an error of one line."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
     try:
@@ -94,18 +100,18 @@ def _reachable(name: str, root: Path) -> Iterator[None]:
 
 
 def _cifar(name: str) -> Callable[..., TransferSet]:
-    def make(root: Path, download: bool, seed: int) -> TransferSet:
+    def opener(root: Path, download: bool, seed: int) -> TransferSet:
         data = _cifar_below(name, root)
         if data is None:
             own = data_folder()
             there = [own / f"{name}.npz", own / LAYOUT[name][0], own / f"cifar-{name[5:]}-python.tar.gz"]
             if not download and not any(path.exists() for path in there):
                 raise RequestError(f"{name} is not ready under {root} or {own}; put it there, or try --download")
-            data = open_data(name)
+            data = open_cifar(name)
         assert data.test is not None
         return TransferSet(data.train, None, data.test, split="the original")
 
-    return make
+    return opener
 
 
 def _cifar_below(name: str, root: Path) -> Data | None:
@@ -114,12 +120,12 @@ def _cifar_below(name: str, root: Path) -> Data | None:
     try:
         if stored.is_file():
             with np.load(stored, allow_pickle=False) as file:
-                return as_data(name, dict(file))
+                return data_of(name, dict(file))
         if not layout.is_dir():
             return None
         arrays = read_layout(name, lambda file: (layout / file).read_bytes())
         verify(name, arrays)
-        return as_data(name, arrays)
+        return data_of(name, arrays)
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise RequestError(f"{name} under {root} is damaged: {reason}") from None
@@ -140,16 +146,30 @@ def _dtd(root: Path, download: bool, seed: int) -> TransferSet:
     return TransferSet(fit, val, test, split="torchvision's, 1 of 10")
 
 
-def _two(kind: str, metric: str, first: str = "train") -> Callable[..., TransferSet]:
-    def make(root: Path, download: bool, seed: int) -> TransferSet:
-        train, test = _parts(kind, root, download, first, "test")
-        return TransferSet(train, None, test, metric)
+def _food(root: Path, download: bool, seed: int) -> TransferSet:
+    train, test = _parts("Food101", root, download, "train", "test")
+    return TransferSet(train, None, test)
 
-    return make
+
+def _pets(root: Path, download: bool, seed: int) -> TransferSet:
+    import torchvision
+
+    with _reachable("OxfordIIITPet", root):
+        for split in ("trainval", "test"):  # torchvision downloads and checks the lists, but cannot give paths
+            torchvision.datasets.OxfordIIITPet(root, split, download=download)
+    folder, parts = root / "oxford-iiit-pet", []
+    for name, split in (("pets train", "trainval"), ("pets test", "test")):
+        lines = (folder / "annotations" / f"{split}.txt").read_text().splitlines()
+        entries = [line.split() for line in lines]  # name, class from 1 on, species, breed
+        labels = torch.tensor([int(entry[1]) - 1 for entry in entries])
+        paths = [folder / "images" / f"{entry[0]}.jpg" for entry in entries]
+        parts.append(published(name, paths, labels, _numbered(labels)))
+    train, test = parts
+    return TransferSet(train, None, test, "mean per class")
 
 
 def _cars(root: Path, download: bool, seed: int) -> TransferSet:
-    """The authors' files as torchvision reads them, or, as most copies come, train/ and test/ of class folders."""
+    """The authors' files as torchvision reads them, or train/ and test/ of class folders, as most copies are."""
     folder = root / "stanford_cars"
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         data = load_folder(folder, "folders")
@@ -192,37 +212,44 @@ def _sun397(root: Path, download: bool, seed: int) -> TransferSet:
 
         with _reachable("SUN397", root):
             torchvision.datasets.SUN397(str(root), download=True)
-    lists = [folder / "Training_01.txt", folder / "Testing_01.txt"]
     if not (folder / "ClassName.txt").is_file():
         raise RequestError(
             f"SUN397 is not ready under {root} (no SUN397/ClassName.txt); put it there, or try --download"
         )
     classes = (folder / "ClassName.txt").read_text().split()
     data = load_folder(folder)
-    images = data.train
-    assert isinstance(images, FolderImages)
-    names = [f"/{path.relative_to(folder).as_posix()}" for path in images.paths]
+    names = [f"/{path.relative_to(folder).as_posix()}" for path in data.train.paths or []]
     position = {name: i for i, name in enumerate(classes)}
     labels = torch.tensor([position.get(name.rsplit("/", 1)[0], -1) for name in names])
-    images = FolderImages(images.paths, images.sizes, labels, classes)
+    images = FolderImages(data.train.paths or [], data.train.sizes, labels, classes)
+    lists = [folder / "Training_01.txt", folder / "Testing_01.txt"]
     if all(path.is_file() for path in lists):
         row = {name: i for i, name in enumerate(names) if labels[i] >= 0}
-        wanted = [path.read_text().split() for path in lists]
-        for file, listed in zip(lists, wanted, strict=True):
-            absent = [name for name in listed if name not in row]
-            if absent or not listed:
-                what = f"{len(absent)} images that are missing or unreadable, e.g. {absent[0]}" if absent else "nothing"
-                raise RequestError(f"SUN397 under {root} is not complete: {file.name} lists {what}")
-        train, test = (torch.tensor([row[name] for name in listed]) for listed in wanted)
+        train, test = (_listed_rows(path, row) for path in lists)
         return TransferSet(images.select(train), None, images.select(test), split="the authors' 01")
     refuse_unread("SUN397", data.unreadable)
-    g, parts = generator(seed, "sun397"), []
-    for label in range(len(classes)):
-        of_class = (labels == label).nonzero().squeeze(1)
-        parts.append(of_class[torch.randperm(len(of_class), generator=g)[:100]])
-    train, test = (torch.cat([p[a:b] for p in parts]) for a, b in ((0, 50), (50, 100)))
-    split = f"50 and 50 per class, seed {seed} (the authors' lists are not there)"
+    train, test = _halves(labels, generator(seed, "sun397"))
+    split = f"50 and 50 per class, seed {seed} (the authors' lists are missing)"
     return TransferSet(images.select(train), None, images.select(test), split=split)
+
+
+def _listed_rows(file: Path, row: dict[str, int]) -> Tensor:
+    """Rows of the images that one of the authors' lists names."""
+    listed = file.read_text().split()
+    absent = [name for name in listed if name not in row]
+    if absent or not listed:
+        what = f"{len(absent)} images that are missing or unreadable, e.g. {absent[0]}" if absent else "nothing"
+        raise RequestError(f"SUN397 under {file.parent.parent} is not complete: {file.name} lists {what}")
+    return torch.tensor([row[name] for name in listed])
+
+
+def _halves(labels: Tensor, g: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two times 50 random rows of each class; images without a class have the label -1."""
+    known = (labels >= 0).nonzero().squeeze(1)
+    picked = known[pick_per_class(labels[known], lambda count: 100, g)]
+    counts = labels[picked].unique_consecutive(return_counts=True)[1]
+    classes = picked.split(counts.tolist())
+    return torch.cat([rows[:50] for rows in classes]), torch.cat([rows[50:] for rows in classes])
 
 
 def _voc2007(root: Path, download: bool, seed: int) -> TransferSet:
@@ -236,38 +263,28 @@ def _voc2007(root: Path, download: bool, seed: int) -> TransferSet:
     year = next((p for p in places if p.resolve().name == "VOC2007" and (p / "ImageSets").is_dir()), None)
     if year is None:  # other years are other sets
         raise RequestError(f"VOC2007 is not ready under {root} (no VOCdevkit/VOC2007); put it there, or try --download")
-    fit, val, test = (VocImages(read_voc(year, part)) for part in ("train", "val", "test"))
+    fit, val, test = (_voc_images(part, read_voc(year, part)) for part in ("train", "val", "test"))
     return TransferSet(fit, val, test, "11-point mAP", "the original; difficult objects count as absent")
 
 
-class VocImages(Dataset):
+def _voc_images(part: str, images: list[VocImage]) -> PublishedImages:
     """VOC images with twenty yes/no labels each."""
-
-    def __init__(self, images: list) -> None:
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, i: int) -> tuple[Any, Tensor]:
-        from effssl.data.folder import decode
-
-        image, present = self.images[i], torch.zeros(20, dtype=torch.long)
-        present[image.labels[~image.difficult]] = 1
-        return decode(image.path), present
+    present = torch.zeros(len(images), len(CLASSES), dtype=torch.long)
+    for row, image in enumerate(images):
+        present[row, image.labels[~image.difficult]] = 1
+    return published(f"voc2007 {part}", [image.path for image in images], present, list(CLASSES))
 
 
-def _class_folders(name: str, folder: Path) -> FolderImages:
+def _class_folders(name: str, folder: Path) -> Images:
     if not folder.is_dir():
         raise RequestError(f"{name} is not ready (no {folder}); put it there, or try --download")
     data = load_folder(folder, "folders")
     refuse_unread(name, data.unreadable)
-    assert isinstance(data.train, FolderImages)
     return data.train
 
 
 def refuse_unread(name: str, lost: list[str]) -> None:
-    """Of a published set every picture must be read: without some of them it is another set."""
+    """Refuse a published set with images that cannot be read: without them it is another set."""
     if lost:
         more = f", nor can {len(lost) - 1} more" if len(lost) > 1 else ""
         raise RequestError(f"{name}: {lost[0]} cannot be read{more}")
@@ -281,20 +298,14 @@ SETS: dict[str, Callable[[Path, bool, int], TransferSet]] = {
     "aircraft": _aircraft,
     "dtd": _dtd,
     "cars": _cars,
-    "food": _two("Food101", "accuracy"),
-    "pets": _two("OxfordIIITPet", "mean per class", "trainval"),
+    "food": _food,
+    "pets": _pets,
     "sun397": _sun397,
     "voc2007": _voc2007,
 }
 
 
 def fifth(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to fit on and a random fifth to choose by, where a set has no validation images of its own."""
+    """Rows to fit on and a random fifth to choose C on, where a set has no validation images of its own."""
     order = np.random.RandomState(seed).permutation(count)
     return np.sort(order[count // 5 :]), np.sort(order[: count // 5])
-
-
-def fingerprint(pixels: hashlib.blake2b, labels: Tensor) -> str:
-    """A short digest of images as they were seen and of their labels."""
-    pixels.update(labels.numpy().tobytes())
-    return pixels.hexdigest()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from effssl.runtime.errors import RequestError, did_you_mean
-from effssl.runtime.progress import counter
+from effssl.runtime.progress import progress_bar
 
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -42,7 +42,7 @@ def read_voc(root: str | Path, lists: str, limit: int = 0) -> list[VocImage]:
         raise RequestError(f"limit is a number of images, or 0 for all, not {limit}")
     found = [entry for name in names for entry in _entries(years, name)[: limit or None]]
     images, unique = [], dict.fromkeys(found)  # lists may share images
-    with counter("reading annotations", len(unique)) as advance:
+    with progress_bar("reading annotations", len(unique)) as advance:
         for year, stem in unique:
             images.append(_read_image(year, stem))
             advance(1)

@@ -1,4 +1,4 @@
-"""A score never travels without the protocol it was measured by."""
+"""A score is never without the protocol that it was measured by."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from effssl.data import Data, FolderImages, Images
-from effssl.run import versions
+from effssl.data import Data, Images
+from effssl.runtime.versions import versions
 
 if TYPE_CHECKING:
     from effssl.network.loaded import LoadedEncoder
 
-NAMED = 20  # files that could not be read; of more, a score holds the number
+NAMED = 20  # unreadable files that a score names; of more it holds the count
 
 
 @dataclass(frozen=True)
 class Score:
-    """One result: the number in percent, how it was measured, on what."""
+    """One result: its value in percent, how it was measured, and on what."""
 
     protocol: str
     value: float
     metric: str = "accuracy"
     constants: dict[str, Any] = field(default_factory=dict)
-    also: dict[str, Any] = field(default_factory=dict)  # further figures of the same measurement, in percent
+    also: dict[str, Any] = field(default_factory=dict)  # further metrics of the same evaluation, in percent
     source: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -39,7 +39,7 @@ class Score:
         lost = list(data.unreadable)
         for part, (images, rows) in parts.items():
             source |= {f"{part}_images": len(rows), f"{part}_fingerprint": images.fingerprint()}
-            if isinstance(images, FolderImages) and len(rows) < len(images):
+            if images.paths is not None and len(rows) < len(images):
                 read = set(rows.tolist())
                 lost += [str(path) for row, path in enumerate(images.paths) if row not in read]
         lost = list(dict.fromkeys(lost))

@@ -12,12 +12,12 @@ from torchvision.ops import box_iou
 from effssl.data.voc import CLASSES, VocImage
 
 THRESHOLDS = tuple(percent / 100 for percent in range(50, 100, 5))
-POINTS = 10  # recall is looked at in tenths: eleven points from 0 to 1
+POINTS = 10  # recall in tenths: eleven points from 0 to 1
 
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """What a detector found in all images, in any order."""
+    """Predicted boxes of all images, in any order."""
 
     image: Tensor  # N long: row in the list of images
     label: Tensor  # N long: index into CLASSES
@@ -27,7 +27,7 @@ class Detections:
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """AP in percent; classes that the images do not show count nowhere."""
+    """AP in percent, over the classes that the images show."""
 
     ap: float  # mean over IoU 0.50, 0.55, … 0.95 and classes
     ap50: float
@@ -66,10 +66,10 @@ def ap_table(found: Detections, images: Sequence[VocImage], thresholds: Sequence
 
 
 def nearest_truths(found: Detections, images: Sequence[VocImage]) -> tuple[Tensor, Tensor]:
-    """For each detection the largest IoU with an object of its class in its image, and that object's number.
+    """For each detection the largest IoU with an object of its class in its image, and that object's index.
 
     VOC adds a pixel to widths and heights since its corners are pixels, the last one included; between edges, which
-    boxes are here, the plain IoU is the same number. Without such an object IoU is −1 and the number means nothing.
+    boxes are here, the plain IoU is the same number. Without such an object IoU is −1 and the index is undefined.
     """
     overlap = torch.full((len(found.score),), -1.0, dtype=torch.double)
     truth = torch.zeros(len(found.score), dtype=torch.long)

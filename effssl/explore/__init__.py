@@ -1,1 +1,1 @@
-"""What a trained encoder is good for: features of a folder, and what they tell about its images."""
+"""Explore images with a trained encoder: feature files, neighbors, near-duplicates, outliers and diverse subsets."""

@@ -1,254 +1,255 @@
-"""Features of every image, in a file: never all in memory, and when it was interrupted it goes on.
+"""Features of every image in a file: never all in memory, and resumed after an interruption.
 
-While it is made, FILE.part beside it holds plan.json (which encoder, which images), features.part (what is done,
-float32) and rows.part (a byte per image: 1 has features, 0 cannot be read).
+During extraction the folder FILE.part holds plan.json (which encoder, which images), features.part (features so far,
+float32) and rows.part (a byte per image: 1 has features, 0 cannot be decoded).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from effssl.data import Images
+from effssl.explore.encoder import EncoderLike, FeatureOptions, encoder_digest, open_encoder
 from effssl.explore.feature_files import (
-    About,
     Embedding,
+    Metadata,
     check_suffix,
-    mapped,
-    read_about,
+    memory_map,
     read_features,
+    read_metadata,
     write_features,
 )
-from effssl.explore.gallery import Encoding, Gallery, encoder_digest, open_encoder, open_gallery
+from effssl.explore.gallery import Gallery, open_gallery
 from effssl.features.extract import feature_batches
 from effssl.network.loaded import LoadedEncoder
-from effssl.run import Run
+from effssl.runtime.append_store import AppendStore, claim_folder, has_plan, lock_folder
 from effssl.runtime.errors import RequestError, RunFailed
-from effssl.runtime.files import check_room, locked, sweep, write_atomically
-from effssl.runtime.progress import counter, say
+from effssl.runtime.files import check_writable, remove_leftovers
+from effssl.runtime.progress import progress_bar, say
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Encoder = str | Path | Run | LoadedEncoder
-Source = str | Path | Embedding
+FeaturesLike = str | Path | Embedding
+"""A feature file, or its content."""
 FORMAT = "effssl embed 1"
 BATCH = 256
-NAMED = 5  # files that could not be read are named, of more the rest is counted
-PARTS = ("features.part", "rows.part", "plan.json", "lock")
+LISTED = 5  # unreadable files that a message names
+FEATURES, ROWS = "features.part", "rows.part"
+FILES = (FEATURES, ROWS, "plan.json", "lock")
 
 
 def embed(
-    run: Encoder,
+    run: EncoderLike,
     data: str | Path,
     out: str | Path | None = None,
     *,
     overwrite: bool = False,
-    **how: Unpack[Encoding],
+    **options: Unpack[FeatureOptions],
 ) -> Embedding:
     """Features of all images of a folder (or another data set), on disk rather than in memory.
 
     Args:
-        run: anything `effssl.load` takes, a Run, or an encoder that `effssl.load` gave
+        run: anything `effssl.load` takes, a Run, or an encoder that `effssl.load` returned
         data: folder of images, pack, array file or the name of a data set
-        out: .parquet, .npz or .csv file to write; interrupted, the same call goes on
-        overwrite: replace a file that is there
-        how: labels, encoder, weights, image_size, device, batch, workers, as `effssl embed --help` explains them
+        out: .parquet, .npz or .csv file to write; after an interruption, the same call resumes
+        overwrite: replace an existing file
+        options: labels, encoder, weights, image_size, device, batch, workers, as `effssl embed --help` explains them
     """
     if out is not None:
-        return read_features(embed_file(run, data, out, overwrite=overwrite, **how)[0])
-    encoder, gallery, about = _opened(run, data, how)
+        return read_features(embed_file(run, data, out, overwrite=overwrite, **options)[0])
+    job = _open_job(run, data, options)
     with tempfile.TemporaryDirectory(prefix="effssl-") as folder:  # the memory map outlives the file's name
-        return _encode(encoder, gallery, about, Path(folder), how)
+        return job.extract(Path(folder))
 
 
-def features_of(run: Encoder | None, data: str | Path | None, features: Source | None, how: Encoding) -> Embedding:
-    """Features that were given or computed earlier, or else those that an encoder makes now."""
+def load_embedding(
+    run: EncoderLike | None, data: str | Path | None, features: FeaturesLike | None, options: FeatureOptions
+) -> Embedding:
+    """The given features, or else those of an encoder for some images."""
     if features is not None:
         if data is not None:
-            raise RequestError("--features already says which images; leave out --data")
+            raise RequestError("--features already determines the images; leave out --data")
         if run is not None:
-            raise RequestError("--features needs no RUN beside it: the encoder is not run again")
+            raise RequestError("--features needs no RUN: the encoder is not used")
         return features if isinstance(features, Embedding) else read_features(features)
     if data is None:
         raise RequestError("which images? --data FOLDER, or --features with a file of effssl embed")
-    return embed("" if run is None else run, data, **how)
+    return embed("" if run is None else run, data, **options)
 
 
 def embed_file(
-    run: Encoder,
+    run: EncoderLike,
     data: str | Path,
     out: str | Path,
     *,
     overwrite: bool = False,
-    **how: Unpack[Encoding],
-) -> tuple[Path, About, int]:
-    """Write the features of all images to a file: its path, where its features come from, and how many it holds.
+    **options: Unpack[FeatureOptions],
+) -> tuple[Path, Metadata, int]:
+    """Write the features of all images to a file; its path, its metadata and its number of images.
 
     A finished file of the same encoder and images is left as it is.
     """
     path = Path(out).expanduser()
+    _check_out(path, overwrite)
+    job = _open_job(run, data, options)
+    folder = path.with_name(f"{path.name}.part")
+    if path.exists() and not overwrite:
+        found = _finished(path, job, folder)
+        return path, found, len(job.gallery.names) + len(job.gallery.unreadable) - len(found.unreadable)
+    differs = (
+        "was begun with another encoder, other images or another --batch; choose another --out, or add --overwrite"
+    )
+    with claim_folder(folder, job.plan(), differs, discard=(FEATURES, ROWS) if overwrite else ()):
+        remove_leftovers(path.parent, path.name)
+        embedding = job.extract(folder)
+        write_features(path, embedding)
+        _remove(folder)
+    assert embedding.metadata is not None
+    return path, embedding.metadata, len(embedding)
+
+
+def _check_out(path: Path, overwrite: bool) -> None:
+    """Refuse a file that could not be written in the end, before anything slow."""
     check_suffix(path)
     if path.is_dir():
         raise RequestError(f"{path} is a folder; --out names a file")
-    if path.exists() and not overwrite and read_about(path) is None:
-        raise RequestError(f"{path} exists and is not from effssl embed; choose another --out, or --overwrite")
+    if path.exists() and not overwrite and read_metadata(path) is None:
+        raise RequestError(f"{path} exists and is not from effssl embed; choose another --out, or add --overwrite")
     if overwrite or not path.exists():
-        check_room(path.parent)
-    encoder, gallery, about = _opened(run, data, how)
-    folder = path.with_name(f"{path.name}.part")
-    if path.exists() and not overwrite:
-        found = read_about(path)
-        if found is None or _origin(found) != _origin(about):
-            raise RequestError(
-                f"{path} holds features of another encoder or other images, or images have changed since; "
-                "choose another --out, or --overwrite"
-            )
-        if _is_ours(folder):  # stopped just before its end
-            with _held(folder):
-                _remove(folder)
-        say(f"{path} is finished: it holds the features of this encoder for these images")
-        return path, found, len(gallery.names) + len(gallery.unreadable) - len(found.unreadable)
-    plan = {"format": FORMAT, "batch": how.get("batch", BATCH), **_origin(about)}
-    with _begun(folder, plan, overwrite):
-        sweep(path.parent, path.name)
-        made = _encode(encoder, gallery, about, folder, how)
-        write_features(path, made)
-        _remove(folder)
-    assert made.about is not None
-    return path, made.about, len(made)
+        check_writable(path.parent)
 
 
-def _opened(run: Encoder, data: str | Path, how: Encoding) -> tuple[LoadedEncoder, Gallery, About]:
-    if how.get("batch", BATCH) < 1:
-        raise RequestError(f"batch is {how['batch']}; it must be at least 1")
-    encoder = open_encoder(run, how)
-    gallery = open_gallery(data, how.get("labels", "auto"))
-    name = str(encoder.about.get("encoder", ""))
-    return encoder, gallery, About(name, encoder_digest(encoder), gallery.fingerprint(), encoder.dim, gallery.numbered)
-
-
-def _origin(about: About) -> dict[str, str]:
-    return {"encoder": about.encoder_digest, "images": about.images_digest}
-
-
-def _is_ours(folder: Path) -> bool:
-    plan = folder / "plan.json"
-    return plan.is_file() and FORMAT.encode() in plan.read_bytes()[:200]
-
-
-def _held(folder: Path) -> AbstractContextManager[None]:
-    return locked(folder / "lock", f"{folder.stem} is being made", "choose another --out")
+def _finished(path: Path, job: _Job, folder: Path) -> Metadata:
+    """Metadata of an existing file, which must be of the same encoder and images."""
+    found = read_metadata(path)
+    if found is None or _origin(found) != _origin(job.metadata):
+        raise RequestError(
+            f"{path} holds features of another encoder or other images, or images have changed since; "
+            "choose another --out, or add --overwrite"
+        )
+    if has_plan(folder, FORMAT):  # the earlier attempt was stopped just before its end
+        with lock_folder(folder):
+            _remove(folder)
+    say(f"{path} is finished: it holds the features of this encoder for these images")
+    return found
 
 
 def _remove(folder: Path) -> None:
-    """Take away what we made, and nothing else."""
-    for name in PARTS:
+    """Delete the folder of a job; other files in it are an error."""
+    for name in FILES:
         (folder / name).unlink(missing_ok=True)
     folder.rmdir()
 
 
-@contextmanager
-def _begun(folder: Path, plan: dict[str, Any], overwrite: bool) -> Iterator[None]:
-    """Hold the folder of an embedding that is being made: a new one, or one that was begun with the same plan."""
-    left = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if (folder.exists() and not folder.is_dir()) or (not _is_ours(folder) and left - {"lock"}):
-        raise RequestError(f"{folder} is in the way: effssl embed did not make it; choose another --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder):
-        sweep(folder)
-        kept = folder / "plan.json"
-        if kept.is_file() and json.loads(kept.read_text()) != plan:
-            if not overwrite:
-                raise RequestError(
-                    f"{folder} was begun with another encoder, other images or another --batch; "
-                    "choose another --out, or --overwrite"
-                )
-            for name in ("features.part", "rows.part"):
-                (folder / name).unlink(missing_ok=True)
-        write_atomically(kept, json.dumps(plan))
-        yield
+def _origin(metadata: Metadata) -> dict[str, str]:
+    return {"encoder": metadata.encoder_digest, "images": metadata.images_digest}
 
 
-def _encode(encoder: LoadedEncoder, gallery: Gallery, about: About, folder: Path, how: Encoding) -> Embedding:
-    """Append the features of all images to those that are in the folder already."""
-    batch, workers = how.get("batch", BATCH), how.get("workers", -1)
-    total, dim = len(gallery), encoder.dim
-    with (folder / "features.part").open("ab") as features, (folder / "rows.part").open("ab") as rows:
-        done = _recover(folder, features, rows, gallery, batch, dim)
-        if done:
-            say(f"going on after {done} of {total} images")
-
-        def commit(h: np.ndarray, readable: np.ndarray) -> None:
-            for file, content in ((features, h), (rows, readable)):  # a row stands for features that are safely there
-                file.write(np.ascontiguousarray(content).data)
-                file.flush()
-                os.fsync(file.fileno())
-
-        with torch.inference_mode(), counter("features", total) as advance:
-            advance(done)
-            start = 0
-            for images in gallery.parts:
-                skip = min(max(done - start, 0), len(images))
-                rest = images.select(torch.arange(skip, len(images))) if skip else images
-                if len(rest):
-                    _append(encoder, rest, batch, workers, gallery.names[start + skip :], commit, advance)
-                start += len(images)
-    readable = np.fromfile(folder / "rows.part", np.uint8).astype(bool)
-    unreadable = gallery.unreadable + [name for name, good in zip(gallery.names, readable, strict=True) if not good]
-    if not readable.any():
-        raise RequestError(f"none of the {total} images can be decoded, e.g. {unreadable[0]}")
-    if unreadable:
-        more = " …" if len(unreadable) > NAMED else ""
-        say(f"without features, cannot be read ({len(unreadable)}): {', '.join(unreadable[:NAMED])}{more}")
-    names = [name for name, good in zip(gallery.names, readable, strict=True) if good]
-    labels = gallery.labels and [label for label, good in zip(gallery.labels, readable, strict=True) if good]
-    origin = About(about.encoder, about.encoder_digest, about.images_digest, dim, about.numbered, unreadable)
-    return Embedding(names, mapped(folder / "features.part", dim), labels, origin)
+def _open_job(run: EncoderLike, data: str | Path, options: FeatureOptions) -> _Job:
+    batch = options.get("batch", BATCH)
+    if batch < 1:
+        raise RequestError(f"batch is {batch}; it must be at least 1")
+    encoder = open_encoder(run, options)
+    gallery = open_gallery(data, options.get("labels", "auto"))
+    name = str(encoder.about.get("encoder", ""))
+    metadata = Metadata(name, encoder_digest(encoder), gallery.fingerprint(), encoder.dim, gallery.numbered)
+    return _Job(encoder, gallery, metadata, batch, options.get("workers", -1))
 
 
-def _append(
-    encoder: LoadedEncoder,
-    images: Any,
-    batch: int,
-    workers: int,
-    names: list[str],
-    commit: Callable[[np.ndarray, np.ndarray], None],
-    advance: Callable[[int], None],
-) -> None:
-    covered = 0
-    for h, rows in feature_batches(encoder, images, batch=batch, workers=workers):
-        if not bool(h.isfinite().all()):
-            bad = names[int(rows[(~h.isfinite().all(1)).nonzero()[0, 0]])]
-            raise RunFailed(f"the encoder's features are not finite, e.g. those of {bad}; is it well trained?")
-        end = min(len(images), (int(rows[0]) // batch + 1) * batch)  # batches without a readable image are skipped
-        readable = np.zeros(end - covered, np.uint8)
-        readable[rows.numpy() - covered] = 1
-        commit(h.numpy(), readable)
-        advance(end - covered)
-        covered = end
-    commit(np.empty(0, np.float32), np.zeros(len(images) - covered, np.uint8))
+@dataclass(frozen=True)
+class _Job:
+    """Features of a gallery by an encoder, appended batch by batch to a store."""
+
+    encoder: LoadedEncoder
+    gallery: Gallery
+    metadata: Metadata
+    batch: int
+    workers: int
+
+    def plan(self) -> dict[str, Any]:
+        """As plan.json holds it; another plan cannot be resumed."""
+        return {"format": FORMAT, "batch": self.batch, **_origin(self.metadata)}
+
+    def extract(self, folder: Path) -> Embedding:
+        """Append the features of all images that the store in the folder does not have yet."""
+        total, dim = len(self.gallery), self.encoder.dim
+
+        def nbytes(readable: np.ndarray) -> int:
+            return int(readable.sum()) * dim * 4  # float32
+
+        with AppendStore(folder / FEATURES, folder / ROWS, np.dtype(np.uint8), nbytes) as store:
+            done = self._complete(len(store.records()))
+            store.truncate(done)
+            if done:
+                say(f"resuming after {done} of {total} images")
+            with torch.inference_mode(), progress_bar("features", total) as advance:
+                advance(done)
+                for features, readable in self._batches(done):
+                    store.append([features], readable)
+                    advance(len(readable))
+            readable = store.records().astype(bool)
+        return self._embedding(memory_map(folder / FEATURES, dim), readable)
+
+    def _complete(self, count: int) -> int:
+        """How many of `count` images are in complete batches; the others are computed again, in the same batches."""
+        done = 0
+        for images in self.gallery.splits:
+            here = min(count - done, len(images))
+            if here < len(images):
+                return done + here // self.batch * self.batch
+            done += here
+        return done
+
+    def _batches(self, done: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """For each batch after the first `done` images: features, and which of its images have any (uint8)."""
+        start = 0
+        for images in self.gallery.splits:
+            skipped = min(max(done - start, 0), len(images))
+            rest = images.select(torch.arange(skipped, len(images))) if skipped else images
+            names = self.gallery.names[start + skipped :]
+            if len(rest):
+                yield from self._split_batches(rest, names)
+            start += len(images)
+
+    def _split_batches(self, images: Images, names: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        covered = 0
+        for h, rows in feature_batches(self.encoder, images, batch=self.batch, workers=self.workers):
+            _check_finite(h, rows, names)
+            # Batches in which no image can be decoded are not yielded: they belong to the next one.
+            end = min(len(images), (int(rows[0]) // self.batch + 1) * self.batch)
+            readable = np.zeros(end - covered, np.uint8)
+            readable[rows.numpy() - covered] = 1
+            yield h.numpy(), readable
+            covered = end
+        if covered < len(images):
+            yield np.empty(0, np.float32), np.zeros(len(images) - covered, np.uint8)
+
+    def _embedding(self, features: np.ndarray, readable: np.ndarray) -> Embedding:
+        """Features with the names and labels of the images that could be decoded."""
+        gallery = self.gallery
+        kept = np.flatnonzero(readable).tolist()
+        unreadable = gallery.unreadable + [gallery.names[row] for row in np.flatnonzero(~readable).tolist()]
+        if not kept:
+            raise RequestError(f"none of the {len(gallery)} images can be decoded, e.g. {unreadable[0]}")
+        if unreadable:
+            more = " …" if len(unreadable) > LISTED else ""
+            say(f"skipped, cannot be read ({len(unreadable)}): {', '.join(unreadable[:LISTED])}{more}")
+        names = [gallery.names[row] for row in kept]
+        labels = gallery.labels and [gallery.labels[row] for row in kept]
+        return Embedding(names, features, labels, replace(self.metadata, unreadable=unreadable))
 
 
-def _recover(folder: Path, features: BinaryIO, rows: BinaryIO, gallery: Gallery, batch: int, dim: int) -> int:
-    """How many images are done; what was left half-written, also of a batch, is cut off: batches stay the same."""
-    readable = np.fromfile(folder / "rows.part", np.uint8)
-    done = 0
-    for images in gallery.parts:
-        here = min(len(readable) - done, len(images))
-        done += here if here == len(images) else here // batch * batch
-        if here < len(images):
-            break
-    length = int(readable[:done].sum()) * dim * 4
-    if features.seek(0, os.SEEK_END) < length:
-        raise RunFailed(f"{folder} is damaged: features.part is too short; delete the folder and begin again")
-    features.truncate(length)
-    rows.truncate(done)
-    return done
+def _check_finite(h: Tensor, rows: Tensor, names: list[str]) -> None:
+    finite = h.isfinite().all(1)
+    if not bool(finite.all()):
+        example = names[int(rows[(~finite).nonzero()[0, 0]])]
+        raise RunFailed(f"features are not finite, e.g. those of {example}; check how the encoder was trained")

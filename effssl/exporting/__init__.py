@@ -1,15 +1,24 @@
-"""The verb `export`: an encoder as a file that other people's software reads, and a card that says what it is."""
+"""The verb `export`: an encoder as a file for other software, and a model card beside it."""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from effssl.run import Run, load
+from effssl.exporting.card import model_card
+from effssl.loading import load
+from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError, did_you_mean
-from effssl.runtime.files import check_output, without_places, write_atomically, written_beside
+from effssl.runtime.files import atomic_path, check_output, write_atomically, write_synced
+from effssl.runtime.private_paths import strip_values
 
-# Target: how its files end, and the function of this package that makes one.
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from effssl.network.foreign import LoadOptions
+
+# Target: suffix of its files, and the function of this package that exports to it.
 TARGETS = {
     "torchvision": (".pth", "weights:torchvision"),
     "timm": (".timm.safetensors", "weights:timm"),
@@ -20,54 +29,54 @@ TARGETS = {
 
 
 def export(
-    source: str | Path | Run,
+    source: str | Path | RunFolder,
     to: str,
     out: str | Path | None = None,
     *,
-    encoder: str = "",
-    weights: str = "default",
-    image_size: int = 0,
     overwrite: bool = False,
+    **options: Unpack[LoadOptions],
 ) -> Path:
-    """Write an encoder for torchvision, timm, safetensors, onnx or pt2, and a card beside it; return the file's path.
+    """Write an encoder for torchvision, timm, safetensors, onnx or pt2, with a model card; return the file's path.
 
     Args:
-        source: a run or its folder, or whatever else `effssl.load` takes
+        source: a run or its folder, or any other source of `effssl.load`
         to: the target
-        out: file to write; default <run>.<target's ending> in the current folder. The card is <out>.md
-        encoder: as in `effssl.load`
-        weights: as in `effssl.load`
-        image_size: as in `effssl.load`
-        overwrite: write over an existing file
+        out: file to write; default <run><suffix of the target> in the current folder. The card is <out>.md
+        overwrite: replace existing files
+        **options: `encoder`, `weights` and `image_size`, as in `effssl.load`
     """
-    from effssl.exporting.card import card
-
     if to not in TARGETS:
         raise RequestError(f"there is no target {to!r}{did_you_mean(to, TARGETS)}; targets: {', '.join(TARGETS)}")
-    ending, place = TARGETS[to]
-    given = source.folder if isinstance(source, Run) else source
-    folder = Path(given).expanduser()
-    run = Run(folder) if folder.is_dir() else None
-    path = Path(out).expanduser() if out else Path(f"{_stem(str(folder))}{ending}")
-    suffix = f".{ending.rpartition('.')[2]}"
-    if path.suffix != suffix:  # timm, for one, tells formats by the names of files
-        raise RequestError(f"--out is {path}; the name of a file for {to} ends with {suffix}")
-    about = path.with_name(f"{path.name}.md")
-    for file in (path, about):
+    suffix, function = TARGETS[to]
+    given = source.folder if isinstance(source, RunFolder) else source
+    place = Path(given).expanduser()
+    run = RunFolder(place) if place.is_dir() else None
+    path = Path(out).expanduser() if out else Path(f"{_stem(place)}{suffix}")
+    card_path = path.with_name(f"{path.name}.md")
+    _check_paths(path, to, run.folder if run else place)
+    for file in (path, card_path):
         check_output(file, overwrite)
-    if run and run.folder.resolve() in path.resolve().parents:
-        raise RequestError(f"{path} lies in the run's own folder, which stays as it is; choose another --out")
-    if run is None and folder.exists() and path.exists() and path.samefile(folder):
-        raise RequestError(f"{path} is what is exported; choose another --out")
-    loaded = load(given, encoder, weights, image_size)
-    loaded.about = without_places(loaded.about)
-    module, _, function = place.partition(":")
-    made = getattr(importlib.import_module(f"effssl.exporting.{module}"), function)(loaded, path.name)
-    with written_beside(about, card(loaded, made, path.name, to, run), new=not overwrite):
-        write_atomically(path, made.content, new=not overwrite)
+    loaded = load(given, **options)
+    loaded.about = strip_values(loaded.about)
+    module, _, name = function.partition(":")
+    exported = getattr(importlib.import_module(f"effssl.exporting.{module}"), name)(loaded, path.name)
+    with atomic_path(card_path, new=not overwrite) as temporary:
+        write_synced(temporary, model_card(loaded, exported, path.name, to, run))
+        write_atomically(path, exported.content, new=not overwrite)
     return path
 
 
-def _stem(source: str) -> str:
-    """A file's name after what it was made from: the run, the file or the model."""
-    return (Path(source).resolve().name if Path(source).is_dir() else Path(source).stem).removeprefix("timm:")
+def _check_paths(path: Path, to: str, source: Path) -> None:
+    """Refuse a wrong suffix (timm recognizes formats by it) and a file that would change the source."""
+    suffix = f".{TARGETS[to][0].rpartition('.')[2]}"
+    if path.suffix != suffix:
+        raise RequestError(f"--out is {path}; the name of a file for {to} ends with {suffix}")
+    if source.is_dir() and source.resolve() in path.resolve().parents:
+        raise RequestError(f"{path} is inside the run folder, which export does not change; choose another --out")
+    if source.is_file() and path.exists() and path.samefile(source):
+        raise RequestError(f"{path} is the exported file itself; choose another --out")
+
+
+def _stem(source: Path) -> str:
+    """The default name of a file: that of the run, weight file or model."""
+    return (source.resolve().name if source.is_dir() else source.stem).removeprefix("timm:")

@@ -1,38 +1,40 @@
-"""The card: what somebody has to know who gets the file and nothing else."""
+"""The model card: how to load an exported file, its preprocessing, its training and its scores."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from effssl.config import read_yaml
-from effssl.exporting.made import Made
+from effssl.exporting.exported_file import ExportedFile
 from effssl.network.loaded import LoadedEncoder
-from effssl.run import Run, versions
-from effssl.runtime.files import without_folders
+from effssl.run import RunFolder
+from effssl.runtime.private_paths import strip_constant, strip_score_name
+from effssl.runtime.versions import versions
+from effssl.schema import read_yaml
 
 
-def card(loaded: LoadedEncoder, made: Made, file: str, to: str, run: Run | None) -> str:
-    """Markdown about an exported encoder."""
+def model_card(loaded: LoadedEncoder, exported: ExportedFile, file: str, to: str, run: RunFolder | None) -> str:
+    """The model card of an exported encoder, in Markdown."""
     about, size = loaded.about, loaded.size
-    takes = f"float32 images N×3×{size}×{size} in [0, 1]" if made.normalizes else f"normalized images N×3×{size}×{size}"
+    kind = "float32 images in [0, 1]" if exported.normalizes else "normalized images"
+    takes = f"{kind}, N×3×{size}×{size}"
     if to == "safetensors":
-        takes = "images N×3×H×W of any size, uint8 or float in [0, 1], and does the rest itself"
+        takes = "images N×3×H×W of any size, uint8 or float in [0, 1]; it crops, resizes and normalizes them"
     parts = [
         f"# {file}\n",
         f"An image encoder, {about['encoder']}, {loaded.dim} features per image, for {to}. "
-        f"Made by effssl {versions()['effssl']}; "
-        f"fingerprint of the weights {loaded.fingerprint()}. {made.checked}\n",
+        f"Exported by effssl {versions()['effssl']}; "
+        f"fingerprint of the weights {loaded.fingerprint()}. {exported.checked}\n",
         "## How to use it\n",
-        f"```python\n{_code(loaded, made, to)}\n```\n",
+        f"```python\n{_code(loaded, exported, to)}\n```\n",
         f"The encoder takes {takes}.\n",
         "## Preprocessing\n",
-        _table(_preprocessing(loaded, made.normalizes)),
+        _table(_preprocessing(loaded, exported.normalizes)),
         "## Training\n",
         _table(_training(about, run)),
         "## Scores\n",
         _scores(run),
         "## License\n",
-        "License of the training data: unknown to us.\n",
+        "License of the training data: unknown.\n",
     ]
     return "\n".join(parts)
 
@@ -42,7 +44,7 @@ def _table(rows: dict[str, str]) -> str:
 
 
 def _preprocessing(loaded: LoadedEncoder, inside: bool) -> dict[str, str]:
-    size, where = loaded.size, "inside the file" if inside else "yours to do"
+    size, where = loaded.size, "inside the file" if inside else "before the encoder"
     return {
         "crop": f"the center square, {100 * loaded.share:.4g} % of the shorter side",
         "size": f"{size}×{size}",
@@ -53,13 +55,13 @@ def _preprocessing(loaded: LoadedEncoder, inside: bool) -> dict[str, str]:
     }
 
 
-def _code(loaded: LoadedEncoder, made: Made, to: str) -> str:
-    """From a photograph to its features, as it can be pasted into Python."""
-    lines = [*made.code, "from PIL import Image" + ("" if to == "safetensors" else ", ImageOps")]
+def _code(loaded: LoadedEncoder, exported: ExportedFile, to: str) -> str:
+    """Python code from an image file to its features."""
+    lines = [*exported.code, "from PIL import Image" + ("" if to == "safetensors" else ", ImageOps")]
     if to == "safetensors":
         lines.append('features = model.embed([Image.open("photo.jpg")])')
-    elif to == "onnx":  # those who use it may not have torch
-        size, cut = loaded.size, (1 - loaded.share) / 2  # off each side
+    elif to == "onnx":  # without torch, which its users may not have installed
+        size, cut = loaded.size, (1 - loaded.share) / 2  # share removed at each side
         lines += [
             "import numpy",
             'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")',
@@ -95,14 +97,14 @@ def _transform(loaded: LoadedEncoder, to: str) -> list[str]:
     return ["from torchvision.transforms import v2", "transform = v2.Compose([", *(f"    {s}," for s in steps), "])"]
 
 
-def _training(about: dict[str, Any], run: Run | None) -> dict[str, str]:
+def _training(about: dict[str, Any], run: RunFolder | None) -> dict[str, str]:
     rows = {"encoder": about["encoder"]}
     for key in ("objective", "data", "epochs", "seed"):
         if key in about:
             rows[key] = str(about[key])
     if "weights" in about:
-        rows["weights"] = {"default": "its library's pretrained ones", "random": "random, never trained"}.get(
-            about["weights"], f"from {about['weights']}; how they were trained is not known here"
+        rows["weights"] = {"default": "the pretrained ones of its library", "random": "random, not trained"}.get(
+            about["weights"], f"from {about['weights']}; their training is unknown"
         )
     if run is not None:
         written = read_yaml(run.config_path).get("versions")
@@ -111,16 +113,16 @@ def _training(about: dict[str, Any], run: Run | None) -> dict[str, str]:
     return rows
 
 
-def _scores(run: Run | None) -> str:
+def _scores(run: RunFolder | None) -> str:
     results = run.results() if run is not None else {}
     if not results:
-        return "None were measured.\n"
+        return "None.\n"
     lines = ["| evaluation | score | metric | on | protocol |", "|---|---|---|---|---|"]
     for name, score in results.items():
         constants = [f"{k} {_short(v)}" for k, v in score["constants"].items() if not isinstance(v, (dict, list))]
         on = score.get("source", {}).get("data", "")
         protocol = "; ".join([str(score["protocol"]), *constants])
-        lines.append(f"| {without_folders(name)} | {score['value']:.2f} % | {score['metric']} | {on} | {protocol} |")
+        lines.append(f"| {strip_score_name(name)} | {score['value']:.2f} % | {score['metric']} | {on} | {protocol} |")
     return "\n".join(lines) + "\n"
 
 
@@ -129,4 +131,4 @@ def _numbers(values: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else without_folders(str(value))
+    return f"{value:.6g}" if isinstance(value, float) else strip_constant(str(value))

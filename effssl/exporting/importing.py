@@ -1,14 +1,26 @@
-"""The verb `import`: a checkpoint of another project becomes an encoder file of effssl."""
+"""The verb `import`: a checkpoint of another project becomes an encoder file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
-from effssl.network.foreign import MEAN, STD, from_file
-from effssl.network.loaded import dump_encoder, is_ours
+from effssl.network.foreign import MEAN, STD, load_weight_file
+from effssl.network.loaded import dump_encoder, is_encoder_file
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_output, write_atomically
 from effssl.runtime.progress import say
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Preprocessing(TypedDict, total=False):
+    """How the images of a checkpoint were preprocessed; the defaults are those of ImageNet models."""
+
+    image_size: int  # side in pixels; 0 is 224, or 32 for a stem for small images
+    mean: tuple[float, float, float]  # of RGB values in [0, 1]
+    std: tuple[float, float, float]
 
 
 def import_encoder(
@@ -16,43 +28,54 @@ def import_encoder(
     encoder: str,
     out: str | Path,
     *,
-    image_size: int = 0,
     prefix: str = "",
-    mean: tuple[float, float, float] = MEAN,
-    std: tuple[float, float, float] = STD,
     overwrite: bool = False,
+    **preprocessing: Unpack[Preprocessing],
 ) -> Path:
-    """Make an encoder file from a checkpoint of lightly, solo-learn, VISSL, MoCo, SwAV, DINO …, and say what was taken.
+    """Convert a checkpoint of lightly, solo-learn, VISSL, MoCo, SwAV, DINO … to an encoder file; return its path.
 
     Args:
-        file: .pth, .ckpt, .safetensors …; only weights are read, nothing in it can run
-        encoder: which network it is: resnet50, any torchvision classifier, timm:<name>
+        file: .pth, .ckpt, .safetensors …; only weights are read, no code in it runs
+        encoder: its architecture: resnet50, any torchvision classifier, timm:<name>
         out: .safetensors file to write
-        image_size: side of the images it was trained on; default 224, or 32 for a stem for small images
-        prefix: of a file with several networks, the one whose names begin so: teacher.
-        mean: of the colors, 0 to 1, that its images were normalized with
-        std: the same for their standard deviation
-        overwrite: write over an existing file
+        prefix: of a file with several networks, the key prefix of the one to load: teacher.
+        overwrite: replace an existing file
+        **preprocessing: `image_size` (default 224, or 32 for a stem for small images), and the `mean` and `std` that
+            images were normalized with (default those of ImageNet)
     """
     source, path = Path(file).expanduser(), Path(out).expanduser()
-    if path.suffix != ".safetensors":
-        raise RequestError(f"--out is {path}; an encoder file's name ends with .safetensors")
-    check_output(path, overwrite)
-    if not source.is_file():
-        raise RequestError(f"no file at {source}")
-    if is_ours(source):
-        raise RequestError(f"{source} is an encoder file of effssl already")
-    if path.exists() and path.samefile(source):
-        raise RequestError(f"{path} is what is imported; choose another --out")
-    if image_size < 0 or min(std) <= 0:
-        raise RequestError(f"image size {image_size} and std {std} must not be below 0, and no std 0")
-    loaded, filled = from_file(source, encoder, image_size, prefix)
-    say(f"taken: {filled.taken} tensors, named {filled.prefix}… in {source.name}")
-    if filled.left:
-        parts = ", ".join(f"{part} ({count})" for part, count in filled.left.items())
-        say(f"left out: {sum(filled.left.values())} tensors of heads, copies and the like: {parts}")
+    _check_paths(source, path, overwrite)
+    image_size, mean, std = _checked(**preprocessing)
+    loaded, result = load_weight_file(source, encoder, image_size, prefix)
+    say(f"loaded: {result.loaded} tensors with the prefix {result.prefix or '(none)'} in {source.name}")
+    if result.unused:
+        parts = ", ".join(f"{part} ({count})" for part, count in result.unused.items())
+        say(f"not loaded: {sum(result.unused.values())} tensors of heads, momentum copies and the like: {parts}")
     if loaded.about["stem"] == "small":
-        say("its 3×3 stem is taken to be padded by 1 pixel; solo-learn pads by 2 for CIFAR, which changes features")
+        say("the 3×3 stem is assumed to have padding 1; solo-learn uses 2 for CIFAR, which gives other features")
     about = loaded.about | {"mean": list(mean), "std": list(std)}
     write_atomically(path, dump_encoder(loaded.encoder, about), new=not overwrite)
     return path
+
+
+def _check_paths(source: Path, path: Path, overwrite: bool) -> None:
+    if path.suffix != ".safetensors":
+        raise RequestError(f"--out is {path}; the name of an encoder file ends with .safetensors")
+    check_output(path, overwrite)
+    if not source.is_file():
+        raise RequestError(f"no file at {source}")
+    if is_encoder_file(source):
+        raise RequestError(f"{source} is an encoder file already; use it as it is")
+    if path.exists() and path.samefile(source):
+        raise RequestError(f"{path} is the imported file itself; choose another --out")
+
+
+def _checked(
+    image_size: int = 0, mean: tuple[float, float, float] = MEAN, std: tuple[float, float, float] = STD
+) -> tuple[int, tuple[float, float, float], tuple[float, float, float]]:
+    """The preprocessing with its defaults, in range."""
+    if image_size < 0:
+        raise RequestError(f"image_size is {image_size}; it must be at least 0")
+    if min(std) <= 0:
+        raise RequestError(f"std is {std}; each value must be above 0")
+    return image_size, mean, std

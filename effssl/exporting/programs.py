@@ -1,4 +1,4 @@
-"""Files that hold the network itself: images in [0, 1] go in, features come out, and effssl is not needed any more."""
+"""Targets whose file holds the network itself: images in [0, 1] → features, without effssl."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from effssl.exporting.made import Made
+from effssl.exporting.exported_file import ExportedFile
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.progress import spinner
 
-TOLERANCE = 1e-4  # between features of the file and ours, as a share of the largest feature, which counts at least 1
-BATCHES = (1, 3)  # sizes with which a file is tried; it was traced with another one
+TOLERANCE = 1e-4  # difference between features of the file and the encoder, relative to max(1, largest feature)
+BATCHES = (1, 3)  # batch sizes of the check; the file is traced with 2
 
 
 class Program(nn.Module):
@@ -38,19 +38,19 @@ class Program(nn.Module):
         return self.backbone((images - self.mean) / self.std)
 
 
-def pt2(loaded: LoadedEncoder, file: str) -> Made:
+def pt2(loaded: LoadedEncoder, file: str) -> ExportedFile:
     """A torch.export program; any batch size."""
-    with spinner("exporting the program"), _told(loaded):
+    with spinner("exporting the program"), _trace_errors(loaded):
         program = torch.export.export(_program(loaded), (_images(loaded, 2),), dynamic_shapes=_any_batch())
         content = io.BytesIO()
         torch.export.save(program, content, extra_files={"effssl.json": json.dumps(loaded.about)})
         content.seek(0)
         run = torch.export.load(content).module()
     code = ["import torch", f'model = torch.export.load("{file}").module()']
-    return Made(content.getvalue(), code, normalizes=True, checked=_compare(loaded, run))
+    return ExportedFile(content.getvalue(), code, normalizes=True, checked=_compare(loaded, run))
 
 
-def onnx(loaded: LoadedEncoder, file: str) -> Made:
+def onnx(loaded: LoadedEncoder, file: str) -> ExportedFile:
     """An ONNX graph; any batch size."""
     try:
         import onnx  # noqa: F401  torch writes the graph with these two
@@ -58,7 +58,7 @@ def onnx(loaded: LoadedEncoder, file: str) -> Made:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise RequestError(f"--to onnx needs {error.name}: pip install effssl[onnx]") from None
-    with spinner("exporting the graph"), _told(loaded):
+    with spinner("exporting the graph"), _trace_errors(loaded):
         program = torch.onnx.export(
             _program(loaded), (_images(loaded, 2),), dynamo=True, dynamic_shapes=_any_batch(), verbose=False,
             input_names=["images"], output_names=["features"],
@@ -67,14 +67,14 @@ def onnx(loaded: LoadedEncoder, file: str) -> Made:
         program.model.metadata_props["effssl"] = json.dumps(loaded.about)
         content = program.model_proto.SerializeToString()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()  # its own idea is all cores, whoever else is using them
+    options.intra_op_num_threads = torch.get_num_threads()  # its default is all cores
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
     code = ["import onnxruntime", f'session = onnxruntime.InferenceSession("{file}")']
-    return Made(content, code, normalizes=True, checked=_compare(loaded, run))
+    return ExportedFile(content, code, normalizes=True, checked=_compare(loaded, run))
 
 
 def _program(loaded: LoadedEncoder) -> nn.Module:
@@ -91,8 +91,8 @@ def _any_batch() -> dict[str, dict[int, torch.export.Dim]]:
 
 
 @contextmanager
-def _told(loaded: LoadedEncoder) -> Iterator[None]:
-    """Torch's tracers raise all sorts of errors and warn of their own future: one line is enough."""
+def _trace_errors(loaded: LoadedEncoder) -> Iterator[None]:
+    """Silence torch's warnings, and turn any error of its tracers into a one-line RunFailed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -108,13 +108,13 @@ def _told(loaded: LoadedEncoder) -> Iterator[None]:
 
 
 def _compare(loaded: LoadedEncoder, run: Callable[[Tensor], Tensor]) -> str:
-    """Try what was made; a file that computes something else is not written."""
+    """Compare the features of a program with the encoder's, and fail if they differ."""
     worst = 0.0
     for count in BATCHES:
         images = _images(loaded, count)
         with torch.inference_mode():
             ours, theirs = loaded(images), run(images)
         worst = max(worst, float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1)))
-    if not worst <= TOLERANCE:  # also if it is not a number
-        raise RunFailed(f"the file's features differ from the encoder's by {worst:.2g}; nothing is written")
-    return f"Features of random images differ from effssl's own by at most {worst:.1g}."
+    if not worst <= TOLERANCE:  # NaN, too
+        raise RunFailed(f"features of the exported file differ from the encoder's by {worst:.2g}; nothing was written")
+    return f"Features of random images differ from those of effssl by at most {worst:.1g}."

@@ -1,4 +1,4 @@
-"""Files that hold weights alone; the network is built by the library that reads them."""
+"""Targets whose file holds only weights; the library that reads them builds the network."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from effssl.exporting.made import Made
+from effssl.exporting.exported_file import ExportedFile
 from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, torchvision_arguments
 from effssl.network.loaded import LoadedEncoder, dump_encoder
 from effssl.network.small import small_width
 from effssl.runtime.errors import RequestError
 
-# Networks that timm builds with torchvision's names of weights, each the same function.
+# Networks with the same state dict keys, and the same function, in timm and torchvision.
 SAME_IN_TIMM = (
     "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2",
     "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d",
 )  # fmt: skip
 SMALL_STEM = [
-    "model.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)  # made for small images",
+    "model.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)  # stem for small images",
     "model.maxpool = torch.nn.Identity()",
 ]
 
 
-def torchvision(loaded: LoadedEncoder, file: str) -> Made:
-    """A .pth state dict with torchvision's names, without the classifier."""
+def torchvision(loaded: LoadedEncoder, file: str) -> ExportedFile:
+    """A .pth state dict with torchvision's keys, without the classifier."""
     name = loaded.about["encoder"]
     if small_width(name) or name.startswith("timm:"):
-        raise RequestError(f"torchvision has no {name} network; {_instead(loaded)} do work")
+        raise RequestError(f"torchvision has no {name} network; export to {_alternatives(loaded)}")
     arguments = torchvision_arguments(name, loaded.size)
     if loaded.about.get("renormalizes"):
         arguments["transform_input"] = True
     content = io.BytesIO()
     torch.save(_tensors(loaded), content)
-    return Made(
+    return ExportedFile(
         content.getvalue(),
         [
             "import torch",
             "import torchvision",
-            f'model = torchvision.models.get_model("{name}", weights=None{_written(arguments)})',
+            f'model = torchvision.models.get_model("{name}", weights=None{_arguments(arguments)})',
             *(SMALL_STEM if _small_stem(loaded) else []),
             f"model.{_classifier(loaded.backbone)} = torch.nn.Identity()",
             f'model.load_state_dict(torch.load("{file}", weights_only=True))',
@@ -50,34 +50,34 @@ def torchvision(loaded: LoadedEncoder, file: str) -> Made:
     )
 
 
-def timm(loaded: LoadedEncoder, file: str) -> Made:
-    """A safetensors file with timm's names, without the classifier."""
+def timm(loaded: LoadedEncoder, file: str) -> ExportedFile:
+    """A safetensors file with timm's keys, without the classifier."""
     given = loaded.about["encoder"]
     name = given.removeprefix("timm:")
     if not given.startswith("timm:") and name not in SAME_IN_TIMM:
-        raise RequestError(f"timm has no {name} network with these weights; {_instead(loaded)} do work")
+        raise RequestError(f"timm has no {name} network with these keys; export to {_alternatives(loaded)}")
     mean, std = tuple(loaded.about["mean"]), tuple(loaded.about["std"])
     preprocessing = (
         f"preprocessing = dict(input_size=(3, {loaded.size}, {loaded.size}), crop_pct={loaded.share:g}, "
         f'interpolation="{loaded.filter}", mean={mean}, std={std})'
     )
-    arguments = f"num_classes=0, pretrained_cfg_overlay=preprocessing{_written(timm_arguments(name, loaded.size))}"
+    arguments = f"num_classes=0, pretrained_cfg_overlay=preprocessing{_arguments(timm_arguments(name, loaded.size))}"
     if _small_stem(loaded):
-        make = [
+        create = [
             f'model = timm.create_model("{name}", {arguments})',
             *SMALL_STEM,
             f'timm.models.load_checkpoint(model, "{file}")',
         ]
     else:
-        make = [f'model = timm.create_model("{name}", {arguments}, checkpoint_path="{file}")']
-    code = ["import timm", "import torch", preprocessing, *make, "model.eval()"]
-    return Made(save(_tensors(loaded)), code)
+        create = [f'model = timm.create_model("{name}", {arguments}, checkpoint_path="{file}")']
+    code = ["import timm", "import torch", preprocessing, *create, "model.eval()"]
+    return ExportedFile(save(_tensors(loaded)), code)
 
 
-def safetensors(loaded: LoadedEncoder, file: str) -> Made:
-    """Weights and preprocessing as effssl itself reads them."""
+def safetensors(loaded: LoadedEncoder, file: str) -> ExportedFile:
+    """Weights and preprocessing, as `effssl.load` reads them."""
     content = dump_encoder(loaded.encoder, loaded.about)
-    return Made(content, ["import effssl", f'model = effssl.load("{file}")'], normalizes=True)
+    return ExportedFile(content, ["import effssl", f'model = effssl.load("{file}")'], normalizes=True)
 
 
 def _tensors(loaded: LoadedEncoder) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ def _small_stem(loaded: LoadedEncoder) -> bool:
 
 
 def _classifier(backbone: nn.Module) -> str:
-    """Where a torchvision model had its last linear layer, as it is written in Python."""
+    """The attribute of a torchvision model that held its last linear layer, as Python code."""
     for name in CLASSIFIERS:
         layer = getattr(backbone, name, None)
         if isinstance(layer, nn.Identity):
@@ -99,12 +99,12 @@ def _classifier(backbone: nn.Module) -> str:
     raise TypeError(f"{type(backbone).__name__} still has its classifier")
 
 
-def _instead(loaded: LoadedEncoder) -> str:
+def _alternatives(loaded: LoadedEncoder) -> str:
     name = loaded.about["encoder"]
     own = ["timm"] if name.startswith("timm:") else [] if small_width(name) else ["torchvision"]
-    return ", ".join([*own, "safetensors", "onnx and pt2"])
+    return ", ".join([*own, "safetensors", "onnx or pt2"])
 
 
-def _written(arguments: dict[str, Any]) -> str:
-    """Arguments after others, as they are written in Python."""
+def _arguments(arguments: dict[str, Any]) -> str:
+    """Further arguments of a call, as Python code."""
     return "".join(f", {name}={value!r}" for name, value in arguments.items())

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from effssl.augment.crop import center_boxes
 from effssl.augment.rotate import rotate_quarters
-from effssl.data import Data, FolderImages, Images
-from effssl.data.loader import clean_batches
+from effssl.data import Data, Images
+from effssl.data.images import Reading, crop_batches
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
-from effssl.runtime.progress import counter
+from effssl.runtime.progress import progress_bar
 
 BATCH = 500
 
@@ -26,25 +25,25 @@ class Features:
 
     h: Tensor
     labels: Tensor | None
-    rows: Tensor  # which images of the set they are: all but those that could not be decoded
+    rows: Tensor  # of the images in their set; those that cannot be decoded have no features
 
     def among(self, rows: Tensor) -> Features:
-        """Those of some of the set's images."""
+        """Features of some images of the set."""
         keep = torch.isin(self.rows, rows)
         return Features(self.h[keep], None if self.labels is None else self.labels[keep], self.rows[keep])
 
 
 def extract(encoder: LoadedEncoder, images: Images, text: str = "features", turns: int = 0, on: str = "h") -> Features:
-    """Run a frozen encoder over all images under the test transform; no image is dropped but unreadable files.
+    """Features of all images by a frozen encoder under its test transform; only unreadable files are left out.
 
     `turns` rotates every image by so many quarter turns; `on` is h, or z for the projection.
     """
     assert not encoder.training, "the encoder is not in eval mode"
     assert not any(p.requires_grad for p in encoder.parameters()), "the encoder is not frozen"
-    with torch.inference_mode(), counter(text, len(images)) as advance:
+    with torch.inference_mode(), progress_bar(text, len(images)) as advance:
         features = run_over(encoder, images, advance, turns, on)
     if not len(features.rows):
-        first = f", e.g. {images.paths[0]}" if isinstance(images, FolderImages) else ""
+        first = f", e.g. {images.paths[0]}" if images.paths else ""
         raise RequestError(f"{text}: none of the {len(images)} images can be decoded{first}")
     return Features(features.h.clone(), features.labels, features.rows)
 
@@ -66,18 +65,24 @@ def run_over(
 def feature_batches(
     encoder: LoadedEncoder, images: Images, turns: int = 0, on: str = "h", batch: int = BATCH, workers: int = -1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features of each batch of images, B×dim float32 on the CPU, and which images of the set they are."""
-    boxes = partial(center_boxes, share=encoder.share)
-    for pixels, rows in clean_batches(images, encoder.size, boxes, batch, workers, encoder.filter):
-        x = encoder.preprocess(pixels.to(encoder.device, non_blocking=True))
+    """Features of each batch of images, B×dim float32 on the CPU, and their rows in the set."""
+    reading = Reading(encoder.device, encoder.filter, workers)
+    for pixels, rows in crop_batches(images, _test_boxes(encoder, images), encoder.size, batch, reading):
+        x = encoder.preprocess(pixels)
         if turns:
             x = rotate_quarters(x, torch.full((len(x),), turns))
         h = encoder.encoder(x.contiguous(memory_format=torch.channels_last))
         yield (encoder.project(h) if on == "z" else h).float().cpu(), rows
 
 
+def _test_boxes(encoder: LoadedEncoder, images: Images) -> Tensor:
+    """The center crop of the test transform; images in memory that have the encoder's size are used as they are."""
+    as_is = images.in_memory and images.sizes[0].tolist() == [encoder.size, encoder.size]
+    return center_boxes(images.sizes, 1.0 if as_is else encoder.share)
+
+
 def labelled(data: Data, what: str) -> tuple[Images, Images]:
-    """Train and test images of a data set that has labels for both, or a clear refusal."""
+    """Train and test images of a data set; RequestError if it has no labels for both."""
     if data.train.labels is None:
         raise RequestError(f"{data.name} has no labels, which {what} needs; --data names a labelled set")
     if data.test is None or data.test.labels is None:
@@ -86,5 +91,5 @@ def labelled(data: Data, what: str) -> tuple[Images, Images]:
     if strangers:
         raise RequestError(f"{strangers} test images of {data.name} belong to classes that train does not have")
     if len(data.train.classes) < 2:
-        raise RequestError(f"{data.name} has fewer than two classes; {what} has nothing to tell apart")
+        raise RequestError(f"{data.name} has fewer than two classes; {what} needs at least two")
     return data.train, data.test

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.features.extract import Features
-from effssl.runtime.progress import counter
+from effssl.runtime.progress import progress_bar
 
-CHUNK = 1 << 26  # similarities held at a time: 256 MiB
+CHUNK = 1 << 26  # similarities held at a time: 256 MiB in float32
 K, TEMPERATURE = 200, 0.1  # neighbors, and the temperature of their vote
-LONG = 1 << 37  # multiplications that take more than a moment
+LONG = 1 << 37  # multiplications from which on a search shows its progress
 
 
 def nearest(
@@ -35,8 +35,8 @@ def nearest(
 def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`x.topk(k)` for rows far longer than k: the same values, several times faster.
 
-    Columns are dealt into groups. The k largest values lie in the k groups with the largest maxima, because a value of
-    another group has at least k maxima above it; so only those groups are searched.
+    Columns are divided into groups. The k largest values lie in the k groups with the largest maxima, because a value
+    of another group has at least k maxima above it; so only those groups are searched.
     """
     columns = x.shape[1]
     size = int((columns / k) ** 0.5)  # balances the search among maxima with that inside the chosen groups
@@ -52,19 +52,10 @@ def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return top.values, index.gather(1, top.indices)
 
 
-def knn_votes(
-    query: Tensor,
-    bank: Tensor,
-    labels: Tensor,
-    classes: int,
-    k: int,
-    temperature: float,
-    advance: Callable[[int], None] = lambda rows: None,
-) -> Tensor:
-    """Votes per class, Q×classes: the k nearest by cosine, with weights exp(cosine / temperature) up to a factor."""
-    similarity, index = nearest(query, bank, k, advance)
+def knn_votes(similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE) -> Tensor:
+    """Votes per class, Q×classes, of neighbors Q×k, nearest first: exp(similarity / temperature), up to a factor."""
     weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
-    return query.new_zeros(len(query), classes).scatter_add_(1, labels[index], weight)
+    return similarity.new_zeros(len(similarity), classes).scatter_add_(1, labels, weight)
 
 
 def knn_accuracy(
@@ -75,6 +66,7 @@ def knn_accuracy(
     assert test.labels is not None
     classes = int(max(train.labels.max(), test.labels.max())) + 1
     long = text and train.h.numel() * len(test.h) > LONG
-    with counter(text, len(test.h)) if long else nullcontext(lambda rows: None) as advance:
-        votes = knn_votes(test.h, train.h, train.labels, classes, k, temperature, advance)
+    with progress_bar(text, len(test.h)) if long else nullcontext(lambda rows: None) as advance:
+        similarity, index = nearest(test.h, train.h, k, advance)
+        votes = knn_votes(similarity, train.labels[index], classes, temperature)
     return 100 * (votes.argmax(1) == test.labels).float().mean().item()

@@ -1,4 +1,4 @@
-"""Encoders f: torchvision's ResNets (with a stem for small images), other classifiers by name, and small ones."""
+"""Encoders f by name: torchvision's classifiers (ResNets with a stem for small images), timm's, and small ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from effssl.network.small import SmallEncoder, small_width
 from effssl.runtime.errors import RequestError, did_you_mean
 
-SMALL_IMAGE = 64  # up to this many pixels a side a ResNet gets the stem for small images
+SMALL_IMAGE = 64  # side in pixels up to which a ResNet gets the stem for small images
 RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
-CLASSIFIERS = ("fc", "classifier", "head", "heads")  # what torchvision calls its last layers
+CLASSIFIERS = ("fc", "classifier", "head", "heads")  # torchvision's names of the last layer
 
 
 class Encoder(nn.Module):
-    """f: normalized images N×3×S×S → features h, N×dim, run in stages so that a part of it can be shared.
+    """f: normalized images N×3×S×S → features h, N×dim; `stages()` lets terms share a part of it.
 
-    `backbone` is the module whose state dict is saved; its key names are those of the library it comes from.
+    `backbone` is the module whose state dict is saved, with the key names of its library.
     """
 
     def __init__(self, backbone: nn.Module, dim: int) -> None:
@@ -31,7 +31,7 @@ class Encoder(nn.Module):
         self.dim = dim
 
     def stages(self) -> list[nn.Module]:
-        """The backbone cut into pieces that run one after another: stem and the four blocks of a ResNet, or one."""
+        """The backbone as a sequence of modules: stem and four blocks of a ResNet, or the whole of another network."""
         b = self.backbone
         if not all(hasattr(b, name) for name in ("conv1", "bn1", "relu", "maxpool", "avgpool", *RESNET_STAGES)):
             return [b]
@@ -44,7 +44,7 @@ class Encoder(nn.Module):
 
 
 def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
-    """Make a randomly initialized encoder by name."""
+    """Build a randomly initialized encoder by name."""
     if width := small_width(name):
         small = SmallEncoder(width, first_block=name.startswith("small"))
         return Encoder(small, small.dim)
@@ -68,19 +68,19 @@ def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
 
 
 def torchvision_arguments(name: str, image_size: int) -> dict[str, Any]:
-    """What torchvision's constructor has to be told."""
+    """Arguments for torchvision's constructor."""
     if name in ("googlenet", "inception_v3"):
         return {"init_weights": True, "aux_logits": False}
     return {"image_size": image_size} if name.startswith("vit_") else {}
 
 
 def timm_arguments(name: str, image_size: int) -> dict[str, Any]:
-    """What timm's constructor has to be told."""
+    """Arguments for timm's constructor."""
     return {"img_size": image_size} if _takes_size(name) else {}
 
 
 def _takes_size(name: str) -> bool:
-    """Whether a timm model is built for one size: the classes in its file tell, as names do not."""
+    """Whether a timm model is built for one image size, by the constructors in its module."""
     from timm.models import model_entrypoint
 
     file = sys.modules[model_entrypoint(name).__module__]
@@ -89,19 +89,19 @@ def _takes_size(name: str) -> bool:
 
 
 def has_small_stem(name: str, image_size: int, stem: str) -> bool:
-    """Whether the first convolution is 3×3 without stride, and nothing is pooled after it."""
+    """Whether the first convolution is 3×3 with stride 1, without pooling after it."""
     return name.startswith("resnet") and (stem == "small" or (stem == "auto" and image_size <= SMALL_IMAGE))
 
 
 def model_names() -> list[str]:
-    """Our own encoders and torchvision's classifiers."""
+    """Names of our own encoders and of torchvision's classifiers."""
     from torchvision import models
 
     return ["small", "tiny", *models.list_models(module=models)]
 
 
 def _drop_classifier(model: nn.Module) -> None:
-    """Replace the last linear layer, whatever a model calls it, by the identity."""
+    """Replace the last linear layer by the identity."""
     for attribute in CLASSIFIERS:
         layer = getattr(model, attribute, None)
         if isinstance(layer, nn.Linear):
@@ -110,7 +110,7 @@ def _drop_classifier(model: nn.Module) -> None:
         if isinstance(layer, nn.Sequential) and len(layer) and isinstance(layer[-1], nn.Linear):
             layer[-1] = nn.Identity()
             return
-    raise RequestError(f"{type(model).__name__} has no final linear layer to take off; it cannot serve as an encoder")
+    raise RequestError(f"{type(model).__name__} has no final linear layer to remove; choose another encoder")
 
 
 def _from_timm(name: str, image_size: int) -> Encoder:
@@ -134,13 +134,15 @@ def feature_size(model: nn.Module, image_size: int, name: str) -> int:
         features = model(torch.zeros(2, 3, image_size, image_size, device=device))
     model.train()
     if features.ndim != 2:
-        raise RequestError(f"{name} gives features of shape {tuple(features.shape)} for 2 images; they must be 2×width")
+        raise RequestError(
+            f"{name} gives features of shape {tuple(features.shape)} for 2 images; an encoder must return N×width"
+        )
     return int(features.shape[1])
 
 
 @contextmanager
 def refused(name: str, image_size: int) -> Iterator[None]:
-    """Say in one line that a model and an image size do not go together."""
+    """Turn a library's error about an image size into a one-line RequestError."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:

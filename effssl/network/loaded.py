@@ -1,9 +1,8 @@
-"""An encoder on disk and back: safetensors with everything needed to use it."""
+"""Encoder files: safetensors with the weights, and the metadata needed to use them."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -17,19 +16,18 @@ from torch import Tensor, nn
 
 from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
-from effssl.config import Config, to_dict
-from effssl.data.folder import upright_rgb
+from effssl.data.image_files import upright_rgb
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
 from effssl.runtime.errors import RequestError
 
-CENTER = 0.875  # of the shorter side: the usual "resize 256, center crop 224"
+CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
 
 
 class LoadedEncoder(nn.Module):
-    """A trained encoder that takes images as they are: `features = encoder(images)`.
+    """A trained encoder with its preprocessing: `features = encoder(images)`.
 
-    images: N×3×H×W, uint8 or float in [0, 1], any size. They are center-cropped, resized and normalized as the
-    training views were. `encoder.backbone` is the plain torchvision (or timm) module.
+    images: N×3×H×W, uint8 or float in [0, 1], any size. They are center-cropped, resized and normalized as in
+    training. `encoder.backbone` is the plain torchvision (or timm) module.
     """
 
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
@@ -37,18 +35,18 @@ class LoadedEncoder(nn.Module):
         self.encoder, self.about, self.dim = encoder, about, encoder.dim
         self.size: int = about["image_size"]
         self.filter: str = about.get("filter", "bilinear")
-        # Of the shorter side, the center square that is looked at: all of it for small views, else the usual share.
+        # Side of the center crop as a share of the shorter side: all of it for small images, else the usual share.
         self.share: float = about.get("share", 1.0 if self.size <= SMALL_IMAGE else CENTER)
         self.projector: nn.Module | None = None
 
     @property
     def backbone(self) -> nn.Module:
-        """The network without preprocessing; its state dict has its library's key names."""
+        """The network without preprocessing; its state dict has the key names of its library."""
         return self.encoder.backbone
 
     @property
     def device(self) -> torch.device:
-        """Where the encoder lives."""
+        """The device that holds the weights."""
         return next(self.parameters()).device
 
     def preprocess(self, images: Tensor) -> Tensor:
@@ -63,16 +61,16 @@ class LoadedEncoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.encoder(self.preprocess(images).contiguous(memory_format=torch.channels_last))
 
-    def looking(self, share: float, filter: str) -> LoadedEncoder:
-        """The same encoder with another test transform: share of the shorter side, and filter."""
+    def with_transform(self, share: float, filter: str) -> LoadedEncoder:
+        """The same encoder with another test transform: crop share of the shorter side, and filter."""
         other = copy.copy(self)
         other.share, other.filter = share, filter
         return other
 
     def project(self, h: Tensor) -> Tensor:
-        """z = g(h), where the run kept its projector."""
+        """z = g(h), where the run folder holds the projector: N×z_dim."""
         if self.projector is None:
-            raise RequestError("this encoder has no projector; z is known for run folders only")
+            raise RequestError("this encoder has no projector; only the encoder of a run folder can have one")
         return self.projector(h)
 
     def embed(self, images: list[Image.Image]) -> Tensor:
@@ -96,23 +94,14 @@ def pil_to_tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def describe(config: Config) -> dict[str, Any]:
-    """What has to be known to use a run's encoder."""
-    keys = ("encoder", "image_size", "stem", "objective", "data", "epochs", "seed")
-    about = {key: getattr(config, key) for key in keys}
-    # The views it was trained on; not the file of saliency maps, which means nothing elsewhere.
-    augment = to_dict(dataclasses.replace(config.augment, saliency=""))
-    return about | {"mean": augment["mean"], "std": augment["std"], "augment": augment}
-
-
 def dump_encoder(encoder: Encoder, about: dict[str, Any]) -> bytes:
-    """The bytes of encoder.safetensors: weights, and all that has to be known to use them."""
+    """The bytes of encoder.safetensors: weights and metadata."""
     tensors = {key: value.detach().cpu().contiguous() for key, value in encoder.backbone.state_dict().items()}
     return save(tensors, metadata={"effssl": json.dumps(about)})
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a file is an encoder that effssl wrote."""
+def is_encoder_file(path: Path) -> bool:
+    """Whether a file is an encoder file written by effssl."""
     try:
         with safe_open(str(path), framework="pt") as file:
             return "effssl" in (file.metadata() or {})
@@ -121,7 +110,7 @@ def is_ours(path: Path) -> bool:
 
 
 def load_encoder(path: str | Path) -> LoadedEncoder:
-    """Read an encoder that effssl wrote; frozen and in eval mode."""
+    """Load an encoder file written by effssl; frozen and in eval mode."""
     try:
         with safe_open(str(path), framework="pt") as file:
             about = json.loads((file.metadata() or {})["effssl"])
@@ -132,12 +121,12 @@ def load_encoder(path: str | Path) -> LoadedEncoder:
         raise RequestError(f"{path} is not an encoder file of effssl: {error}") from None
     encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
     encoder.backbone.load_state_dict(tensors)
-    return ready(encoder, about)
+    return freeze(encoder, about)
 
 
-def ready(encoder: Encoder, about: dict[str, Any]) -> LoadedEncoder:
-    """An encoder with its weights, frozen and in eval mode."""
-    if about.get("renormalizes"):  # two models of torchvision: with its pretrained weights they do so by themselves
+def freeze(encoder: Encoder, about: dict[str, Any]) -> LoadedEncoder:
+    """Add the preprocessing to an encoder; frozen and in eval mode."""
+    if about.get("renormalizes"):  # two models of torchvision normalize once more with their pretrained weights
         encoder.backbone.transform_input = True  # type: ignore[assignment]
     loaded = LoadedEncoder(encoder, about).requires_grad_(False)
     return loaded.to(memory_format=torch.channels_last).eval()

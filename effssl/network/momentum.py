@@ -17,6 +17,6 @@ def momentum_copy(module: M) -> M:
 
 
 @torch.no_grad()
-def follow(target: nn.Module, online: nn.Module, momentum: float) -> None:
+def ema_update(target: nn.Module, online: nn.Module, momentum: float) -> None:
     """ψ ← τψ + (1 − τ)θ for all weights; buffers are the target's own."""
     torch._foreach_lerp_(list(target.parameters()), [p.detach() for p in online.parameters()], 1 - momentum)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from effssl.config import Config, Projector
-from effssl.network.encoders import Encoder, build_encoder
+from effssl.network.encoders import Encoder
 from effssl.network.heads import mlp
-from effssl.runtime.randomness import seeded
+from effssl.network.options import Projector
 
 
 class Network(nn.Module):
-    """M = g∘f. `run(x)` is z; `run(x, stop=n)` and `run(y, start=n)` are its parts, stage by stage."""
+    """M = g∘f. `project(x)` is z; `run(x, stop=n)` and `run(y, start=n)` are its parts, stage by stage."""
 
     def __init__(self, encoder: Encoder, projector: Projector) -> None:
         super().__init__()
@@ -19,7 +18,21 @@ class Network(nn.Module):
         hidden = [projector.hidden] * (projector.layers - 1)
         widths = [encoder.dim, *hidden, projector.out] if projector.layers else [encoder.dim]
         self.projector = mlp(widths, projector.norm, projector.output_norm)
-        self.h_dim, self.z_dim, self.hidden = encoder.dim, widths[-1], projector.hidden
+        self.h_dim = encoder.dim
+        self.z_dim = widths[-1]
+        self.hidden = projector.hidden
+
+    def f(self, x: Tensor) -> Tensor:
+        """h, the feature that is kept: N×h_dim."""
+        return self.encoder(x)
+
+    def g(self, h: Tensor) -> Tensor:
+        """z, where losses act: N×z_dim."""
+        return self.projector(h)
+
+    def project(self, x: Tensor) -> Tensor:
+        """z = g(f(x))."""
+        return self.g(self.f(x))
 
     def stages(self) -> list[nn.Module]:
         """The encoder's stages and the projector; the last but one ends at h, the last at z."""
@@ -30,23 +43,3 @@ class Network(nn.Module):
         for stage in self.stages()[start:stop]:
             x = stage(x)
         return x
-
-    def project(self, x: Tensor) -> Tensor:
-        """z = g(f(x))."""
-        return self.g(self.f(x))
-
-    def f(self, x: Tensor) -> Tensor:
-        """h, the feature that is kept: N×h_dim."""
-        return self.encoder(x)
-
-    def g(self, h: Tensor) -> Tensor:
-        """z, where losses act: N×z_dim."""
-        return self.projector(h)
-
-
-def build_network(config: Config) -> Network:
-    """The network of a run; its initial weights depend on the seed and on nothing else."""
-    with seeded(config.seed, "init", "encoder"):
-        encoder = build_encoder(config.encoder, config.image_size, config.stem)
-    with seeded(config.seed, "init", "projector"):
-        return Network(encoder, config.projector)

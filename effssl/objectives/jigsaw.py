@@ -1,4 +1,4 @@
-"""Jigsaw: tell in which of 100 ways nine patches of an image were shuffled. Noroozi & Favaro 2016."""
+"""Jigsaw: predict in which of 100 ways nine patches of an image were shuffled. Noroozi & Favaro 2016."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effssl.augment.color import to_gray
-from effssl.data.views import Needs
-from effssl.network import Network
-from effssl.objectives.objective import Outcome, Pretext, Setting, Step, frozen_statistics
-from effssl.objectives.options import Jigsaw as Options
+from effssl.network.network import Network
+from effssl.objectives.options import JigsawOptions
+from effssl.objectives.step import Step, frozen_statistics
+from effssl.objectives.term import Outcome, RunInfo, Term
 from effssl.runtime.errors import RequestError
 from effssl.runtime.randomness import seed_of
 
@@ -56,17 +56,17 @@ def cut_patches(x: Tensor, offsets: Tensor) -> Tensor:
     return patches.permute(0, 3, 1, 2).reshape(n, GRID * GRID, channels, size, size)
 
 
-class Jigsaw(Pretext):
+class Jigsaw(Term):
     """Cross-entropy over permutations; each patch goes through f alone, and the head reads all nine features."""
 
-    needs = Needs(large=0, clean=True)
+    reads = ("clean",)
 
-    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
-        super().__init__(options, network, setting)
-        if setting.image_size < SMALLEST:
+    def __init__(self, options: JigsawOptions, network: Network, info: RunInfo) -> None:
+        super().__init__(options, network, info)
+        if info.image_size < SMALLEST:
             raise RequestError(
                 f"jigsaw cuts images into nine patches and needs an --image-size of at least {SMALLEST}, "
-                f"not {setting.image_size}"
+                f"not {info.image_size}"
             )
         self.permutations = far_permutations(options.permutations, options.seed)
         self.reduce = nn.Sequential(
@@ -75,6 +75,17 @@ class Jigsaw(Pretext):
         self.classifier = nn.Linear(GRID * GRID * options.hidden, options.permutations)
 
     def loss(self, step: Step) -> Outcome:
+        label, patches = self.puzzles(step)
+        flat = patches.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        with frozen_statistics(step.network, not self.options.update_stats):
+            features = step.run(self.reduce, step.run(step.network.f, flat))  # (B·9)×hidden
+        logits = step.run(self.classifier, features.view(len(label), -1))
+        label = label.to(logits.device, non_blocking=True)
+        accuracy = (logits.detach().argmax(1) == label).float().mean()
+        return Outcome(F.cross_entropy(logits, label), accuracy, chance=1 / self.options.permutations)
+
+    def puzzles(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The number of each image's permutation, B, and its nine patches in that order, B×9×C×p×p."""
         views, options = step.views, self.options
         assert views.clean is not None
         g = views.generator("jigsaw")
@@ -85,15 +96,8 @@ class Jigsaw(Pretext):
         x = views.clean
         rows = gray.nonzero().squeeze(1).to(x.device, non_blocking=True)
         x = x.index_copy(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
-        patches = cut_patches(x, offsets)  # B×9×C×p×p
-        # A tint per patch, so that colors that bleed through the lens do not betray neighbors.
+        patches = cut_patches(x, offsets)
+        # A tint per patch, so that chromatic aberration does not reveal neighbors.
         tint = (shift / 255 / 0.25)[..., None, None].to(x.device, non_blocking=True)
         order = self.permutations[label].to(x.device, non_blocking=True)  # B×9
-        patches = (patches + tint).gather(1, order[:, :, None, None, None].expand_as(patches))
-        flat = patches.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        with frozen_statistics(step.network, not options.update_stats):
-            features = step.run(self.reduce, step.run(step.network.f, flat))  # (B·9)×hidden
-        logits = step.run(self.classifier, features.view(len(label), -1))
-        label = label.to(logits.device, non_blocking=True)
-        right = (logits.detach().argmax(1) == label).float().mean()
-        return Outcome(F.cross_entropy(logits, label), {"jigsaw_accuracy": right})
+        return label, (patches + tint).gather(1, order[:, :, None, None, None].expand_as(patches))

@@ -1,4 +1,4 @@
-"""MoCo: find the momentum network's key of the other view among a queue of keys of other images. He et al. 2020."""
+"""MoCo: find the momentum network's key of another view among a queue of keys of other images. He et al. 2020."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.network import Network, follow, momentum_copy
-from effssl.objectives.objective import Outcome, Setting, Step, Term
-from effssl.objectives.options import MoCo as Options
-from effssl.runtime.distribution import gather, share, world
+from effssl.network.momentum import ema_update, momentum_copy
+from effssl.network.network import Network
+from effssl.objectives.options import MoCoOptions
+from effssl.objectives.step import Step
+from effssl.objectives.term import Outcome, RunInfo, Term
+from effssl.runtime.distribution import gather, local_rows, world_size
 from effssl.runtime.errors import RequestError
 
 
@@ -21,55 +23,54 @@ def info_nce(q: Tensor, k: Tensor, queue: Tensor, temperature: float) -> Tensor:
 
 
 class MoCo(Term):
-    """Symmetric by default: each view is the query once; the loss is the sum of both directions.
+    """L = Σ over targets t of the mean over online views v of InfoNCE(z_v, k_t).
 
-    In one process batch norm would tell which key belongs to a query, because both see the same batch. Keys therefore
-    run shuffled in `key_bn_groups` groups with statistics of their own.
+    With two views that are both online and targets this is the symmetric loss, the sum of both directions; with one
+    online view and one target the asymmetric one. In one process batch norm would reveal which key belongs to a query,
+    because both see the same batch. Keys therefore run shuffled in `key_bn_groups` groups with statistics of their own.
     """
 
-    recent: Tensor  # keys of the batch at hand
+    recent: Tensor  # keys of the current batch
     queue: Tensor  # length×D
-    position: Tensor  # where the next key goes
+    position: Tensor  # where the next key is written
 
-    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
-        super().__init__(options, network, setting)
-        if setting.batch_size % options.key_bn_groups:
+    def __init__(self, options: MoCoOptions, network: Network, info: RunInfo) -> None:
+        super().__init__(options, network, info)
+        if info.batch_size % options.key_bn_groups:
             raise RequestError(
-                f"moco.key_bn_groups {options.key_bn_groups} does not divide the batch of {setting.batch_size} images"
+                f"moco.key_bn_groups {options.key_bn_groups} does not divide the batch of {info.batch_size} images"
             )
-        if options.key_bn_groups % world():
-            raise RequestError(f"moco.key_bn_groups {options.key_bn_groups} cannot be dealt out to {world()} processes")
+        if options.key_bn_groups % world_size():
+            raise RequestError(
+                f"moco.key_bn_groups is {options.key_bn_groups}; it must be a multiple of the {world_size()} processes"
+            )
         self.target = momentum_copy(network)
         self.target.own_statistics = True  # type: ignore[assignment]  # also where batch norm covers all processes
         self.register_buffer("queue", F.normalize(torch.randn(options.queue, network.z_dim), dim=1))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
 
-    def keys(self, step: Step, x: Tensor, purpose: str) -> Tensor:
-        """Unit keys of one view of all processes' images, B×D, made in groups of shuffled images."""
+    @torch.no_grad()
+    def keys(self, step: Step, x: Tensor, view: int) -> Tensor:
+        """Unit keys of one view of all processes' images, B×D, computed in groups of shuffled images."""
         x = gather(x)
-        order = torch.randperm(len(x), generator=step.views.generator(f"{purpose}/{step.views.part}"))
+        order = torch.randperm(len(x), generator=step.views.generator(f"shuffle {view}/{step.views.micro}"))
         order = order.to(x.device, non_blocking=True)
-        groups = x[order].chunk(self.options.key_bn_groups)[share(self.options.key_bn_groups)]
-        k = torch.cat([step.run(lambda part: self.target.g(self.target.f(part)), group) for group in groups])
+        groups = x[order].chunk(self.options.key_bn_groups)[local_rows(self.options.key_bn_groups)]
+        k = torch.cat([step.run(self.target.project, group) for group in groups])
         return F.normalize(gather(k)[order.argsort()], dim=1)
 
     def loss(self, step: Step) -> Outcome:
-        q = F.normalize(step.z(), dim=1).chunk(2)
-        x1, x2 = step.views.large
-        with torch.no_grad():
-            k2 = self.keys(step, x2, "shuffle 2")
-            k1 = self.keys(step, x1, "shuffle 1") if self.options.symmetric else k2[:0]
-        mine = share(len(k2))
-        loss = info_nce(q[0], k2[mine], self.queue, self.options.temperature)
-        if self.options.symmetric:
-            loss = loss + info_nce(q[1], k1[mine], self.queue, self.options.temperature)
-        keys = torch.cat([k1, k2])
-        self.recent = keys if step.views.part == 0 else torch.cat([self.recent, keys])
-        return Outcome(loss)
+        q = F.normalize(step.online(), dim=2)  # V×B×D
+        k = torch.stack([self.keys(step, x, t) for t, x in enumerate(step.target_views())])  # T×B×D, of all processes
+        mine = k[:, local_rows(k.shape[1])]
+        losses = [info_nce(q[v], mine[t], self.queue, self.options.temperature) for v, t in step.pairs]
+        keys = k.flatten(0, 1)
+        self.recent = keys if step.views.micro == 0 else torch.cat([self.recent, keys])
+        return Outcome(torch.stack(losses).mean() * len(k))
 
     @torch.no_grad()
     def after_update(self, network: Network, progress: float) -> None:
-        follow(self.target, network, self.options.momentum)
+        ema_update(self.target, network, self.options.momentum)
         length = len(self.queue)
         keys = self.recent[-length:]
         rows = (self.position + torch.arange(len(keys), device=keys.device)) % length

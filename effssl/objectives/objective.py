@@ -1,181 +1,41 @@
-"""The shapes every objective is made of: one step over the views of a batch, a term, and the sum of terms."""
+"""An objective: L = Σ wₖ·Lₖ over terms that share one network."""
 
 from __future__ import annotations
 
 import importlib
-import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from effssl.config import Config
-from effssl.data.views import Needs, Views
-from effssl.network import Network
-from effssl.objectives.options import FOR_BASE, OWN, TERMS, Plain, feeds_base
-from effssl.runtime.distribution import rank, world
+from effssl.augment.options import ViewGroup
+from effssl.data.derived import add_derived, resized
+from effssl.data.views import Views
+from effssl.network.network import Network
+from effssl.objectives.options import TERMS
+from effssl.objectives.step import Step, view_pairs
+from effssl.objectives.term import Outcome, RunInfo, Term
+from effssl.runtime.distribution import rank, world_size
 from effssl.runtime.errors import RequestError
 from effssl.runtime.randomness import seeded
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a term may know of the run it is part of."""
+class Objective(nn.Module):
+    """L = Σ wₖ·Lₖ. It holds network and terms, so that DDP wraps one module."""
 
-    seed: int = 0
-    alone: bool = False  # no term of the objective compares views of an image
-    image_size: int = 32
-    batch_size: int = 128
-    together: int = 128  # images of a batch that one process computes at a time
-    steps_per_epoch: int = 1
-    labels: Tensor | None = None  # of all training images, on the CPU
-    classes: int = 0
-
-
-class Step:
-    """One batch on its way through the network; each pass runs once, whoever reads it.
-
-    Networks and heads run under autocast if the run asks for it; what they return is float32, and so are all losses.
-    """
+    config: Any = None  # of the run it was built for
 
     def __init__(
-        self,
-        network: Network,
-        views: Views,
-        joint_pass: bool = False,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        self, network: Network, terms: dict[str, Term], weights: Mapping[str, float], groups: Mapping[str, ViewGroup]
     ) -> None:
-        self.network, self.views, self.joint_pass, self._autocast = network, views, joint_pass, autocast
-        self._h: dict[str, Tensor] = {}
-        self._z: dict[str, Tensor] = {}
-        self.rotated: tuple[Tensor, Tensor] | None = None  # labels and features of rotated views, once they are there
-        self.more: Tensor | None = None  # (n·B)×z_dim: projections of further views that base methods learn from too
-        self.one_sided = False  # of the large views the first is learned from, and the second only gives the answers
-
-    def run(self, module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """module(x) in the run's precision, returned as float32."""
-        with self._autocast():
-            return module(x).float()
-
-    def passes(self, module: Callable[[Tensor], Tensor], views: list[Tensor]) -> Tensor:
-        """module over some views: in one pass, or in one pass each so that batch norm sees one view."""
-        parts = [torch.cat(views)] if self.joint_pass else views
-        return torch.cat([self.run(module, x) for x in parts])
-
-    def learned(self, group: str = "large") -> list[Tensor]:
-        """The views of a group that a gradient goes through."""
-        views: list[Tensor] = getattr(self.views, group)
-        return views[:1] if group == "large" and self.one_sided else views
-
-    def answers(self, module: Callable[[Tensor], Tensor]) -> Tensor:
-        """What module says without a gradient about the view that each view of `z` has to agree with: the other one."""
-        views = self.views.large
-        with torch.no_grad():
-            return self.passes(module, views[1:]) if self.one_sided else swapped(self.passes(module, views))
-
-    def h(self, group: str = "large") -> Tensor:
-        """Features of the large (or small) views that are learned from, (n·B)×h_dim: all first, then all second."""
-        if group not in self._h:
-            self._h[group] = self.passes(self.network.f, self.learned(group))
-        return self._h[group]
-
-    def z(self, group: str = "large") -> Tensor:
-        """Projections of the large (or small) views, (n·B)×z_dim."""
-        if group not in self._z:
-            h, count = self.h(group), len(self.learned(group))
-            parts = [h] if self.joint_pass else h.chunk(count)
-            self._z[group] = torch.cat([self.run(self.network.g, part) for part in parts])
-        return self._z[group]
-
-
-def swapped(z: Tensor) -> Tensor:
-    """Second views first: (2·B)×D."""
-    return z.roll(len(z) // 2, 0)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a term says about a batch: its loss, and figures worth logging (tensors, so that nobody waits for them)."""
-
-    loss: Tensor
-    metrics: dict[str, Tensor] = field(default_factory=dict)
-
-
-class Term(nn.Module):
-    """One summand. It holds its own heads and momentum copies and never registers the network itself."""
-
-    Options: type = Plain
-    needs = Needs()
-
-    def __init__(self, options: Any, network: Network, setting: Setting) -> None:
-        super().__init__()
-        self.options = options
-
-    def prepare(self, step: Step) -> None:
-        """Called before the loss of any term: what this one makes may be of use to others."""
-
-    def loss(self, step: Step) -> Outcome:
-        """The unweighted loss of this batch."""
-        raise TypeError(f"{type(self).__name__} does not define its loss")
-
-    def presence(self, views: Views) -> float:
-        """What the term's weight is multiplied by in a step; at 0 the term sits it out."""
-        return 1.0
-
-    def before_update(self, updates: int) -> None:
-        """Called between backward and update with the number of updates so far: gradients may still be changed."""
-
-    def after_update(self, network: Network, progress: float) -> None:
-        """Called after each real optimizer step with the share of the run that is done: momentum, queues."""
-
-    def fixed_lr(self) -> list[nn.Parameter]:
-        """Parameters whose learning rate is not scheduled."""
-        return []
-
-
-class Pretext(Term):
-    """A task whose options say in which steps it takes part (`every`, `until`) and how its weight falls."""
-
-    def __init__(self, options: Any, network: Network, setting: Setting) -> None:
-        super().__init__(options, network, setting)
-        if setting.alone and (options.every > 1 or options.until < 1):
-            raise RequestError("a task that stands alone cannot sit out steps; leave every and until as they are")
-
-    def presence(self, views: Views) -> float:
-        """0 in steps without the task, else a cosine from 1 to `weight_end`; a step's number decides."""
-        options = self.options
-        if views.step % options.every or views.done >= options.until:
-            return 0.0
-        return options.weight_end + (1 - options.weight_end) * (1 + math.cos(math.pi * views.done)) / 2
-
-
-@contextmanager
-def frozen_statistics(module: nn.Module, frozen: bool) -> Iterator[None]:
-    """Let batch norm use the batch's statistics but leave its running ones as they are."""
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)] if frozen else []
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0  # running ← 1·running + 0·batch
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-
-
-class Objective(nn.Module):
-    """L = Σ wₖ·Lₖ over terms that share one network."""
-
-    def __init__(self, network: Network, terms: dict[str, Term], weights: dict[str, float], config: Config) -> None:
         super().__init__()
         self.network = network
         self.terms = nn.ModuleDict(terms)
-        self.weights = weights
-        self.config = config
-        self.joint_pass = config.joint_pass
+        self.weights = dict(weights)
+        self.groups = dict(groups)
+        self.angle_embedding = angle_embedding(groups, network.z_dim)
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def items(self) -> Iterator[tuple[str, Term]]:
@@ -185,59 +45,68 @@ class Objective(nn.Module):
             yield name, term
 
     @property
-    def needs(self) -> Needs:
-        """What the terms need together."""
-        each = [term.needs for _, term in self.items()]
-        own = next((n.own for n in each if n.own is not None), None)
-        return Needs(max(n.large for n in each), any(n.small for n in each), any(n.clean for n in each), own)
+    def reads_clean(self) -> bool:
+        """Whether a term reads the clean image."""
+        return any("clean" in term.reads for _, term in self.items())
 
-    def views(self, *large: Tensor, step: int, index: Tensor | None = None, **others: Any) -> Views:
-        """Views of your own, each B×3×S×S and normalized; `step` names the random draws, so it must count up.
+    def step(self, views: Views) -> Step:
+        """A batch on its way through the network."""
+        return Step(self.network, views, self.groups, self.autocast, self.angle_embedding)
 
-        `index` holds each image's row in the data set, for terms that know its label. Of `others`, `small`, `own` and
-        `clean` are further views (see `Views`) for terms that need them; `done` is the share of the run that is over.
+    def views(self, *views: Tensor, step: int, index: Tensor | None = None, clean: Tensor | None = None) -> Views:
+        """Views of your own, each B×3×S×S and normalized, as a batch; `step` names the random draws and must count up.
+
+        They fill the declared groups in order: large, target, small. Rotated groups are rotated here; those with crops
+        of their own take the first views instead. `index` holds each image's row in the data set, for terms that read
+        its label; `clean` is the image itself, for terms that read it.
         """
-        given, needs, count = Views(list(large), torch.empty(0), **others), self.needs, len(large[0]) if large else 0
-        own = needs.own.count if needs.own else 0
-        lacking = len(given.own) < own and len(large) < own  # in place of its own views a term takes the large ones
-        if len(large) < needs.large or lacking or (needs.clean and given.clean is None):
-            raise RequestError(
-                f"{' + '.join(self.weights)} needs {needs.large} large views"
-                + (f", {own} own" if own else "") + (" and the clean image" if needs.clean else "")
-            )  # fmt: skip
-        if index is None and any(getattr(term, "labels", None) is not None for _, term in self.items()):
-            raise RequestError("these terms know labels: give index, each image's row in the data set")
-        rows = torch.arange(count) if index is None else index
-        mine = slice(rank() * count, (rank() + 1) * count)
-        return replace(given, index=rows, seed=self.config.seed, step=step, total=world() * count, rows=mine)
+        self._check_given(views, index, clean)
+        sides = {name: group.side(self.config.image_size) for name, group in self.groups.items()}
+        pixels, start = {}, 0
+        for name in self._given_groups():
+            stop = start + self.groups[name].count
+            pixels[name] = stack_views(views[start:stop])
+            start = stop
+        for name in self.groups.keys() - pixels.keys():
+            if not self.groups[name].copy_of:
+                pixels[name] = resized(stack_views(views[: self.groups[name].count]), sides[name])
+        count = len(views[0]) if clean is None else len(clean)
+        rows = slice(rank() * count, (rank() + 1) * count)
+        index = torch.arange(count) if index is None else index
+        batch = Views(index, pixels, {}, clean, self.config.seed, step, world_size() * count, rows)
+        return add_derived(batch, self.groups, sides)
 
-    def present(self, views: Views) -> str:
-        """The terms that take part in a step."""
-        return "+".join(name for name, term in self.items() if term.presence(views) > 0)
+    def _given_groups(self) -> list[str]:
+        """Groups that the user's own views fill."""
+        return [name for name in ("large", "target", "small") if name in self.groups]
+
+    def _check_given(self, views: tuple[Tensor, ...], index: Tensor | None, clean: Tensor | None) -> None:
+        needed = sum(self.groups[name].count for name in self._given_groups())
+        needed = needed or max((group.count for group in self.groups.values()), default=0)
+        if len(views) < needed:
+            raise RequestError(f"{' + '.join(self.weights)} needs {needed} views, got {len(views)}")
+        if self.reads_clean and clean is None:
+            raise RequestError(f"{' + '.join(self.weights)} needs the clean image: clean=images, normalized")
+        if index is None and any(term.options.uses_labels for _, term in self.items()):
+            raise RequestError("these terms read labels: give index, each image's row in the data set")
 
     def outcomes(self, views: Views) -> dict[str, Outcome]:
-        """Loss and figures of every term that takes part in a step."""
-        step = Step(self.network, views, self.joint_pass, self.autocast)
-        present = {name: term for name, term in self.items() if term.presence(views) > 0}
-        for term in present.values():
-            term.prepare(step)
-        return {name: term.loss(step) for name, term in present.items()}
+        """Loss and figures of every term."""
+        step = self.step(views)
+        return {name: term.loss(step) for name, term in self.items()}
 
     def forward(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        outcomes, terms = self.outcomes(views), dict(self.items())
-        parts = [self.weights[name] * terms[name].presence(views) * outcome.loss for name, outcome in outcomes.items()]
-        # Processes that exchange gradients expect one for every weight, also of a term that sits out.
-        idle = [
-            (p * 0).sum()
-            for name in terms.keys() - outcomes.keys()
-            for p in terms[name].parameters()
-            if p.requires_grad
-        ]
-        total = torch.stack([*parts, *idle]).sum()
-        metrics = {f"loss/{name}": outcome.loss.detach() for name, outcome in outcomes.items()}
-        for outcome in outcomes.values():
+        """The weighted sum, and figures to log: each term's loss, and accuracy and chance of each task."""
+        outcomes = self.outcomes(views)
+        total = sum(self.weights[name] * outcome.loss for name, outcome in outcomes.items())
+        metrics: dict[str, Tensor] = {}
+        for name, outcome in outcomes.items():
+            metrics[f"loss/{name}"] = outcome.loss.detach()
+            if outcome.accuracy is not None and outcome.chance is not None:
+                metrics[f"accuracy/{name}"] = outcome.accuracy
+                metrics[f"chance/{name}"] = outcome.accuracy.new_full((), outcome.chance)
             metrics |= outcome.metrics
-        return total, metrics
+        return total, metrics  # type: ignore[return-value]
 
     def before_update(self, updates: int) -> None:
         """Let terms change gradients before they are used."""
@@ -245,29 +114,61 @@ class Objective(nn.Module):
             term.before_update(updates)
 
     def after_update(self, progress: float) -> None:
-        """Let momentum copies and the like follow a step that was really taken."""
+        """Let momentum copies and queues follow an optimizer step that was not skipped."""
         for _, term in self.items():
             term.after_update(self.network, progress)
 
 
-def build_objective(config: Config, weights: dict[str, float], network: Network, setting: Setting) -> Objective:
-    """Build the terms; each draws its initial weights from a seed of its own, so none disturbs another."""
-    terms: dict[str, Term] = {}
-    for name in weights:
-        with seeded(config.seed, "init", name):
-            terms[name] = term_class(name)(getattr(config, name), network, setting)
-    asked = config.rotation.for_base if "rotation" in terms else "nothing"
-    if asked != "nothing" and not feeds_base(config, terms, asked):
-        raise RequestError(
-            f"rotation.for_base {asked} goes with {', '.join(FOR_BASE[asked])} alone, with on z, form ce and one or "
-            "two views, without shared and share; not with simclr's decoupled or known_labels nor without stop_gradient"
-        )
-    return Objective(network, terms, weights, config)
+def angle_embedding(groups: Mapping[str, ViewGroup], width: int) -> nn.Embedding | None:
+    """An embedding of angles, zero at first, if a view group adds it to z."""
+    sets = [group.angles for group in groups.values() if group.angle_embedding]
+    if not sets:
+        return None
+    embedding = nn.Embedding(max(map(len, sets)), width)
+    nn.init.zeros_(embedding.weight)
+    return embedding
+
+
+def stack_views(views: Sequence[Tensor]) -> Tensor:
+    """Views B×3×S×S as V×B×3×S×S, channels-last."""
+    return torch.stack([view.permute(0, 2, 3, 1) for view in views]).permute(0, 1, 4, 2, 3)
 
 
 def term_class(name: str) -> type[Term]:
     """The class behind a term's name."""
-    if name in OWN:
-        return OWN[name]
-    module, cls = TERMS[name].split(":")
+    where = TERMS[name].where
+    if not isinstance(where, str):
+        return where
+    module, cls = where.split(":")
     return getattr(importlib.import_module(module), cls)
+
+
+def groups_read(declared: Mapping[str, ViewGroup], terms: Sequence[str]) -> dict[str, ViewGroup]:
+    """Of the declared view groups those that some term reads, and those that others are copies of."""
+    roles = {role for name in terms for role in term_class(name).reads}
+    read = {
+        name
+        for name, group in declared.items()
+        if group.count and any(getattr(group, role) for role in ("online", "target", "rotated") if role in roles)
+    }
+    sources = {declared[name].copy_of for name in read} - {""}
+    found = {name: group for name, group in declared.items() if name in read | sources}
+    for name, group in found.items():
+        if group.copy_of and (name == group.copy_of or group.count > declared[group.copy_of].count):
+            source = f"views.{group.copy_of}.count is {declared[group.copy_of].count}"
+            raise RequestError(f"views.{name} are {group.count} copies, and {source}; choose --views.{name}.count")
+    for name in terms:
+        if {"online", "target"} <= set(term_class(name).reads) and not view_pairs(found):
+            raise RequestError(f"{name} needs an online view and another view as its target; see --views.large.count")
+    if not found and "clean" not in roles:
+        raise RequestError(f"no view group is declared that {' + '.join(terms)} reads; see --views.large.count")
+    return found
+
+
+def build_terms(options: Mapping[str, Any], network: Network, info: RunInfo) -> dict[str, Term]:
+    """Build terms by their options; each draws its initial weights from a seed of its own and disturbs no other."""
+    terms: dict[str, Term] = {}
+    for name, settings in options.items():
+        with seeded(info.seed, "init", name):
+            terms[name] = term_class(name)(settings, network, info)
+    return terms

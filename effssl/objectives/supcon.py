@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.network import Network
+from effssl.network.network import Network
 from effssl.objectives.labels import noisy_labels, required_labels
-from effssl.objectives.objective import Outcome, Setting, Step, Term
-from effssl.objectives.options import SupCon as Options
+from effssl.objectives.options import SupConOptions
+from effssl.objectives.step import Step
+from effssl.objectives.term import Outcome, RunInfo, Term
 from effssl.runtime.distribution import gather
 
 
@@ -28,16 +29,18 @@ def sup_con(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 
 class SupCon(Term):
-    """SupCon on z, with a fixed share of wrong labels if told."""
+    """SupCon on z of all online views, with a fixed share of wrong labels if asked for."""
 
-    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
-        super().__init__(options, network, setting)
-        labels = required_labels(setting, "supcon")
-        self.labels = noisy_labels(labels, setting.classes, options.label_noise, setting.seed, options.noise_to)
+    reads = ("online",)
+
+    def __init__(self, options: SupConOptions, network: Network, info: RunInfo) -> None:
+        super().__init__(options, network, info)
+        labels = required_labels(info, "supcon")
+        self.labels = noisy_labels(labels, info.classes, options.label_noise, info.seed)
         base = options.base_temperature
         self.factor = options.temperature / base if base else 1.0
 
     def loss(self, step: Step) -> Outcome:
-        z = gather(step.z(), 2)  # 2B×D, of all processes
+        z = gather(step.online(), dim=1)  # V×B×D, of all processes
         labels = self.labels[gather(step.views.index)].to(z.device, non_blocking=True)
-        return Outcome(self.factor * sup_con(z, labels.repeat(2), self.options.temperature))
+        return Outcome(self.factor * sup_con(z.flatten(0, 1), labels.repeat(len(z)), self.options.temperature))

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effssl.data.views import Needs
-from effssl.network import Network
-from effssl.objectives.objective import Outcome, Setting, Step, Term
-from effssl.objectives.options import SwAV as Options
-from effssl.runtime.distribution import gather, share
+from effssl.network.network import Network
+from effssl.objectives.options import SwAVOptions
+from effssl.objectives.step import Step
+from effssl.objectives.term import Outcome, RunInfo, Term
+from effssl.runtime.distribution import gather, local_rows
 
 
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
@@ -29,20 +29,23 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 
 
 class SwAV(Term):
-    """L = ½ Σᵢ 1/(V − 1) Σ_{v ≠ i} CE(qᵢ, p_v), i over the two large views, v over all V views."""
+    """L = mean over pairs of views of CE(q_t, p_v): q_t the assignment of a target, p_v the prediction from a view.
 
-    recent: Tensor  # 2×B×D: projections of the batch at hand
-    queue: Tensor  # 2×length×D: past projections of the first and of the second view, newest first
+    With two large views as targets and V online views this is ½ Σᵢ 1/(V − 1) Σ_{v ≠ i} CE(qᵢ, p_v).
+    """
 
-    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
-        super().__init__(options, network, setting)
-        self.needs = Needs(small=True)
+    recent: Tensor  # T×B×D: projections of the current batch
+    queue: Tensor  # T×length×D: past projections of each target view, newest first
+
+    def __init__(self, options: SwAVOptions, network: Network, info: RunInfo) -> None:
+        super().__init__(options, network, info)
         self.prototypes = nn.Linear(network.z_dim, options.prototypes, bias=False)
         self._normalize()
-        self.register_buffer("queue", torch.zeros(2, options.queue, network.z_dim))
+        targets = sum(group.views for group in info.groups.values() if group.target)
+        self.register_buffer("queue", torch.zeros(targets, options.queue, network.z_dim))
         self.filled = 0  # projections that were ever put into it
-        self.queue_start = round(options.queue_from * setting.steps_per_epoch)
-        self.freeze_steps = round(options.freeze_epochs * setting.steps_per_epoch)
+        self.queue_start = round(options.queue_from * info.steps_per_epoch)
+        self.freeze_steps = round(options.freeze_epochs * info.steps_per_epoch)
 
     def get_extra_state(self) -> int:
         return self.filled
@@ -55,28 +58,22 @@ class SwAV(Term):
         self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))
 
     def loss(self, step: Step) -> Outcome:
-        z = F.normalize(step.z(), dim=1)  # 2B×D
-        if step.views.small:
-            z = torch.cat([z, F.normalize(step.z("small"), dim=1)])
-        if step.more is not None:
-            z = torch.cat([z, F.normalize(step.more, dim=1)])
-        views = z.view(-1, len(step.views.index), z.shape[1])  # V×B×D
-        scores = self.prototypes(views)  # V×B×K
-        log_p = (scores / self.options.temperature).log_softmax(2)
-        everyone = gather(views[:2].detach().flatten(0, 1), 2).view(2, -1, z.shape[1])  # 2×B×D, of all processes
-        self.recent = everyone if step.views.part == 0 else torch.cat([self.recent, everyone], 1)
-        mine = share(everyone.shape[1])
+        z = F.normalize(step.online(), dim=2)  # V×B×D
+        log_p = (self.prototypes(z) / self.options.temperature).log_softmax(2)  # V×B×K
+        q = self.assignments(step, step.targets())  # T×B×K
+        losses = [-(q[t] * log_p[v]).sum(1).mean() for v, t in step.pairs]
+        return Outcome(torch.stack(losses).mean())
+
+    @torch.no_grad()
+    def assignments(self, step: Step, targets: Tensor) -> Tensor:
+        """Soft clusters of the target views, T×B×K, balanced over the batch of all processes and the queue."""
+        y = gather(F.normalize(targets, dim=2), dim=1)  # T×B×D
+        self.recent = y if step.views.micro == 0 else torch.cat([self.recent, y], 1)
         use_queue = 0 < self.options.queue <= self.filled and step.views.step >= self.queue_start
-        total = torch.zeros((), device=z.device)
-        for i in (0, 1):
-            with torch.no_grad():
-                assign = gather(scores[i])
-                if use_queue:
-                    assign = torch.cat([assign, self.prototypes(self.queue[i])])
-                q = sinkhorn(assign, self.options.epsilon, self.options.iterations)[mine]
-            others = [v for v in range(len(views)) if v != i]
-            total = total - torch.stack([(q * log_p[v]).sum(1).mean() for v in others]).mean()
-        return Outcome(total / 2)
+        samples = torch.cat([y, self.queue], 1) if use_queue else y
+        mine = local_rows(y.shape[1])
+        options = self.options
+        return torch.stack([sinkhorn(self.prototypes(s), options.epsilon, options.iterations)[mine] for s in samples])
 
     def before_update(self, updates: int) -> None:
         if updates < self.freeze_steps:

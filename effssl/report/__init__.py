@@ -1,9 +1,10 @@
-"""One self-contained HTML page per run, per comparison of runs, per study. Gathering is apart from drawing.
+"""One self-contained HTML page per run, per comparison of runs, per study. Collecting is separate from rendering.
 
-facts.py      a run's folder without its images      comparison.py  several runs side by side
-sample.py     images and thumbnails                  study.py       a study's results.json
-embedding.py  map, clusters, neighbors, probe        page.py        a dict becomes HTML (page.html, page.css, *.js)
-views.py      what the network saw, rotation
+summary.py    a run folder without its images        comparison.py  several runs side by side
+sample.py     images and thumbnails                  study.py       the results.json of a study
+embedding.py  map, clusters, neighbors, probe        page.py        a dict as HTML (page.html, page.css, *.js)
+replay.py     the first training steps once more     watch.py       a run in the terminal
+views.py      training views, examples of tasks
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from effssl import __version__
-from effssl.report.page import MARK, data_of, page
-from effssl.run import Run
+from effssl.loading import load_run_encoder, open_run_data
+from effssl.report.comparison import compare
+from effssl.report.page import MARK, data_of, render
+from effssl.report.study import read_study
+from effssl.report.summary import summarize
+from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError, RunFailed
-from effssl.runtime.files import check_room, write_atomically
-from effssl.runtime.progress import say
+from effssl.runtime.files import check_writable, write_atomically
+from effssl.runtime.private_paths import strip_message
+from effssl.runtime.progress import say, silenced
+from effssl.runtime.versions import EFFSSL
+from effssl.schema import flatten, read_yaml
 
 if TYPE_CHECKING:
     from effssl.data import Data
 
-__all__ = ["IMAGES", "gather", "refresh", "write_report"]
+__all__ = ["IMAGES", "gather", "refresh", "report_finished_run", "write_report"]
 
 IMAGES = 1000
 """Images on the map."""
+MOST_IMAGES = 6000  # more would make a page slow to open
 
 
 def write_report(
@@ -36,116 +44,134 @@ def write_report(
     images: int = IMAGES,
     device: str = "auto",
 ) -> Path:
-    """Draw a run, compare several, or show a study's folder: one HTML file that needs no network.
+    """Write the report of a run, a comparison of several, or the report of a study, as one self-contained HTML file.
 
-    By default it is `report.html` in the folder, or `comparison.html` here for several runs. `images` is how many are
-    sampled for the map.
+    The default file is `report.html` in the folder, or `comparison.html` in the current folder for several runs.
+    `images` is the number of images sampled for the map.
     """
     folders = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(folder) for folder in runs]
     folders = [folder.expanduser() for folder in folders]
     if not folders:
-        raise RequestError("which run? effssl report RUN, or several to compare them")
+        raise RequestError("no run is given; use effssl report RUN, or several runs to compare them")
     default = Path("comparison.html") if len(folders) > 1 else folders[0] / "report.html"
     target = Path(out).expanduser() if out else default
-    found = [] if len(folders) == 1 and _is_study(folders[0]) else [Run(folder) for folder in folders]
-    _refuse_strangers(target)  # before anything slow
+    found = [] if len(folders) == 1 and _is_study(folders[0]) else [RunFolder(folder) for folder in folders]
+    _check_target(target)  # before anything slow
     if not found:
-        from effssl.report.study import study
-
-        content = page(study(folders[0]))
+        content = render(read_study(folders[0]))
     elif len(found) > 1:
-        from effssl.report.comparison import compare
-
-        content = page(compare(found))
+        content = render(compare(found))
     else:
-        from effssl.report.sample import MOST
-
-        if not 0 <= images <= MOST:
-            raise RequestError(f"--images is {images}; it must be between 0 (no map) and {MOST}")
-        content = page(gather(found[0], images, device=device))
+        if not 0 <= images <= MOST_IMAGES:
+            raise RequestError(f"--images is {images}; it must be between 0 (no map) and {MOST_IMAGES}")
+        content = render(gather(found[0], images, device=device))
     write_atomically(target, content)
     return target
 
 
-def refresh(run: Run) -> None:
-    """Bring a report that is there up to date with the run's scores; pictures stay as they were drawn."""
-    from effssl.report.facts import facts
-
-    file = run.folder / "report.html"
-    data = data_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
-    # An older page may lack what this one's drawing needs; a comparison that was put here is not the run's own page.
-    if data is None or data["kind"] != "run" or data["drawn_by"] != __version__:
+def report_finished_run(run: RunFolder, data: Data, quiet: bool = False) -> None:
+    """Write the report at the end of training; an error in it is printed and does not fail the run."""
+    target = run.report_path
+    try:
+        with silenced(quiet):
+            content = render(gather(run, data=data, device=run.config.device))
+        write_atomically(target, content)
+    except KeyboardInterrupt:
+        say(f"the report was not written; write it with effssl report {run.folder}")
         return
-    found = facts(run)
-    if all(data[key] == found[key] for key in ("epoch", "finished")):
-        write_atomically(file, page(data | found))
-    else:  # its pictures and notes are of another network
-        say(f"{file} shows the run as it was after epoch {data['epoch']}; effssl report {run.folder} draws it anew")
+    except Exception as error:
+        say(f"the report could not be written ({type(error).__name__}: {error}); the run itself is complete")
+        return
+    if not quiet:
+        say(f"report: {target}")
+
+
+def refresh(run: RunFolder) -> None:
+    """Add new scores to an existing report; its images stay as they are."""
+    file = run.report_path
+    data = data_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+    # A page of another version may lack values that the template needs; a comparison saved here is not the run's page.
+    if data is None or data["kind"] != "run" or data["effssl"] != EFFSSL:
+        return
+    summary = summarize(run)
+    if all(data[key] == summary[key] for key in ("epoch", "finished")):
+        write_atomically(file, render(data | summary))
+    else:  # its images and notes belong to other weights
+        say(f"{file} shows the run after epoch {data['epoch']}; update it with effssl report {run.folder}")
 
 
 def _is_study(folder: Path) -> bool:
     return (folder / "results.json").is_file() and not (folder / "config.yaml").is_file()
 
 
-def _refuse_strangers(target: Path) -> None:
+def _check_target(target: Path) -> None:
+    """Refuse a file that cannot be written, and one that is not a report."""
     if target.is_dir() or not target.parent.is_dir():
-        raise RequestError(f"--out {target} cannot be written; it names a file in a folder that exists")
-    check_room(target.parent)
+        raise RequestError(f"--out {target} cannot be written; it names a file in an existing folder")
+    check_writable(target.parent)
     if target.is_file() and MARK.encode() not in target.read_bytes()[:1000]:
         raise RequestError(f"{target} is not a report of effssl and is not overwritten; choose another --out")
 
 
-def gather(run: Run, images: int = IMAGES, data: Data | None = None, device: str = "auto") -> dict[str, Any]:
-    """All that a run's page shows; what cannot be had (images that are gone) is left out, and a note says so."""
-    from effssl.report.facts import facts, without_places_of
-
-    missing = dict.fromkeys(("weights", "views", "map", "rotation"))
-    found: dict[str, Any] = {"kind": "run", "drawn_by": __version__, **facts(run), "notes": [], **missing}
+def gather(run: RunFolder, images: int = IMAGES, data: Data | None = None, device: str = "auto") -> dict[str, Any]:
+    """All values of a run's page; if the images cannot be read, their sections are omitted and a note says why."""
+    found: dict[str, Any] = {"kind": "run", "effssl": EFFSSL, **summarize(run), "notes": []}
+    found |= {"parameters": None, "views": None, "tasks": [], "map": None}
     if not run.finished:
         found["notes"].append(
-            f"This run is not finished: {found['epoch']} of {found['epochs']} epochs are done (--resume auto goes on)."
+            f"This run is not finished: {found['epoch']} of {found['epochs']} epochs are done. "
+            "Resume it with --resume auto."
         )
     if not images:
         return found
     try:
-        found |= _with_images(run, data or _data_of(run), images, device)
+        found |= _image_sections(run, data or _open_data(run), images, device)
     except (RequestError, RunFailed) as error:
-        found["notes"].append(f"Images are not shown: {without_places_of(run, str(error))}.")
+        found["notes"].append(f"Images are not shown: {strip_message(str(error), _known_paths(run))}.")
     return found
 
 
-def _data_of(run: Run) -> Data:
-    """The run's data with the very images that it was trained on, whatever happened to their folder."""
-    from effssl.data.folder import as_listed
-    from effssl.data.sets import FolderImages
+def _known_paths(run: RunFolder) -> list[Path]:
+    """The run folder and all paths in its configuration."""
+    values = flatten(read_yaml(run.config_path)).values()
+    return [run.folder, run.folder.resolve(), *(Path(value) for value in values if isinstance(value, str))]
 
-    data, listed = run.data(), run.folder / "images.npz"
-    if isinstance(data.train, FolderImages) and listed.is_file():
+
+def _open_data(run: RunFolder) -> Data:
+    """The run's data set with exactly the images it was trained on, even if files were added since."""
+    from effssl.data.folder import as_listed
+
+    data, listed = open_run_data(run), run.folder / "images.npz"
+    if data.train.from_files and listed.is_file():
         return replace(data, train=as_listed(data.train, listed))
     return data
 
 
-def _with_images(run: Run, data: Data, images: int, device: str) -> dict[str, Any]:
-    """The parts of a page that need images."""
-    from effssl.network.loaded import LoadedEncoder, describe
-    from effssl.report.embedding import embedding
-    from effssl.report.sample import draw
-    from effssl.report.views import objective_of, plan_of, seen, turned_probe
+def _image_sections(run: RunFolder, data: Data, images: int, device: str) -> dict[str, Any]:
+    """The sections of a page that show images."""
+    from effssl.network.loaded import LoadedEncoder
+    from effssl.report.embedding import embed_sample
+    from effssl.report.replay import first_batches, task_examples, trained_objective
+    from effssl.report.sample import sample_images
+    from effssl.report.views import task_section, view_grid
     from effssl.runtime.device import pick_device
     from effssl.training.checkpoint import load_checkpoint
+    from effssl.training.metadata import encoder_metadata
 
     state = load_checkpoint(run.checkpoint_path)
     where = pick_device(device)
-    objective = objective_of(run, data, state, where)
+    objective = trained_objective(run, data, state, where)
     if run.finished:
-        encoder = run.encoder().to(where)
+        encoder = load_run_encoder(run).to(where)
     else:
-        encoder = LoadedEncoder(objective.network.encoder, describe(run.config)).eval()
-    found: dict[str, Any] = {"weights": sum(p.numel() for p in encoder.parameters())}
-    found |= seen(run, data, objective, state is not None, encoder)
+        encoder = LoadedEncoder(objective.network.encoder, encoder_metadata(run.config)).eval()
+    batches = first_batches(run, data.train, objective, where)
+    examples = task_examples(objective, batches)
+    found: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in encoder.parameters()),
+        "views": view_grid(run, data, batches[0], encoder),
+        "tasks": [task_section(name, some, encoder, state is not None) for name, some in examples.items()],
+    }
     if run.finished or state is not None:
-        sample = draw(data, encoder, images)
-        found["map"] = embedding(encoder, sample) | {"of": len(data.train)}
-        if "rotation" in plan_of(run).weights and not found.get("rotation"):
-            found["rotation"] = turned_probe(encoder, sample)
+        found["map"] = embed_sample(encoder, sample_images(data, encoder, images)) | {"of": len(data.train)}
     return found

@@ -1,4 +1,4 @@
-"""Several runs side by side: curves over each other, and what differs in settings, scores and cost."""
+"""Several runs side by side: their curves in shared charts, and differences in settings, scores and cost."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from effssl.config import MACHINE_FIELDS
-from effssl.report.facts import facts
-from effssl.run import Run
+from effssl.report.summary import summarize
+from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
 
-MOST = 12  # runs that can still be told apart
+MOST = 12  # runs that a chart can show distinctly
 
 
-def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """A comparison as plain values."""
+def compare(runs: Sequence[RunFolder]) -> dict[str, Any]:
+    """The values of a comparison page."""
     if len({run.folder.resolve() for run in runs}) < len(runs):
-        raise RequestError("a run is given twice; compare different ones")
+        raise RequestError("a run is given twice; compare different runs")
     if len(runs) > MOST:
-        raise RequestError(f"{len(runs)} runs are too many to tell apart; compare at most {MOST}")
-    each = [facts(run) for run in runs]
+        raise RequestError(f"{len(runs)} runs are too many to compare; give at most {MOST}")
+    each = [summarize(run) for run in runs]
     for found, name in zip(each, short_names([run.folder.resolve() for run in runs]), strict=True):
         found["name"] = name
     for found, name in zip(each, short_names([Path(run.config.data) for run in runs]), strict=True):
@@ -42,7 +42,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each path, or as many of the last as it takes to tell different ones apart.
+    """The last parts of each path, as many as distinguish different ones.
 
     >>> short_names([Path("/a/seed-0/run"), Path("/a/seed-1/run"), Path("/a/seed-1/run")])
     ['seed-0/run', 'seed-1/run', 'seed-1/run']
@@ -55,14 +55,14 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _cells(each: list[dict[str, Any]], name: str) -> list[dict[str, Any] | None]:
-    """A score of each run, and how it was measured; there is a best one among those that were measured alike."""
+    """A score of each run and how it was measured; the best is marked if all were measured in the same way."""
     found = [next((score for score in run["scores"] if score["name"] == name), None) for run in each]
-    there = [score for score in found if score is not None]
-    alike = len({score["same"] for score in there}) == 1
-    best = max(score["value"] for score in there) if alike and len(there) > 1 else None
+    known = [score for score in found if score is not None]
+    comparable = len({score["protocol"] for score in known}) == 1
+    best = max(score["value"] for score in known) if comparable and len(known) > 1 else None
     return [
         score and {
-            "value": score["value"], "best": score["value"] == best, "alike": alike,
+            "value": score["value"], "best": score["value"] == best, "comparable": comparable,
             "how": ", ".join([score["how"], *score["constants"][4:]]),
         }
         for score in found

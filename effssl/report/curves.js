@@ -1,7 +1,7 @@
-// A line chart: hover reads values, dragging zooms, names switch lines on and off.
-function ticks(low, high, count, whole = false) {
+// A line chart: hovering shows values, dragging zooms, clicking a name hides its line.
+function ticks(low, high, count, integers = false) {
   const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
-  const fine = [1, 2, 5, 10].find((k) => k * power >= rough) * power, step = whole ? Math.max(1, fine) : fine;
+  const fine = [1, 2, 5, 10].find((k) => k * power >= rough) * power, step = integers ? Math.max(1, fine) : fine;
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
   return found;
@@ -13,15 +13,15 @@ function lineSample(i) {
     svg("path", { d: mark(shape(i), 15, 6, 3.5), fill: hollow(shape(i)) ? "var(--card)" : color(i), stroke: color(i) }));
 }
 
-// series: [{name, x: [...], y: [...], i, line, spread}]; what is null is not drawn. chance: a level to compare with.
-function chart(parent, { title, note = "", unit = "", xName, series, whole = false, chance = null }) {
+// series: [{name, x: [...], y: [...], i, line, spread}]; null values are left out. levels: [{name, value}], horizontal lines.
+function chart(parent, { title, note = "", unit = "", xName, series, integers = false, levels = [] }) {
   const W = 380, H = 220, left = 48, right = 10, top = 10, bottom = 34;
   const hidden = new Set();
-  const back = make("button", { type: "button", hidden: "", onclick: () => zoom(null) }, "whole");
-  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}: ${series.map((s) => s.name).join(", ")}` });
-  const reading = make("div", { class: "reading", hidden: "" });
-  const legend = make("div", { class: "legend" }, ...series.map((s) => {
-    const button = make("button", { type: "button", "aria-pressed": "true" }, lineSample(s.i), s.name);
+  const back = element("button", { type: "button", hidden: "", onclick: () => zoom(null) }, "reset");
+  const plot = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}: ${series.map((s) => s.name).join(", ")}` });
+  const reading = element("div", { class: "reading", hidden: "" });
+  const legend = element("div", { class: "legend" }, ...series.map((s) => {
+    const button = element("button", { type: "button", "aria-pressed": "true" }, lineSample(s.i), s.name);
     button.addEventListener("click", () => {
       hidden.has(s) ? hidden.delete(s) : hidden.add(s);
       button.setAttribute("aria-pressed", String(!hidden.has(s)));
@@ -29,8 +29,8 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
     });
     return button;
   }));
-  const box = make("div", { class: "chart" }, make("div", { class: "top" }, make("h3", {}, title + (unit ? `, ${unit}` : "")), back),
-    note ? make("div", { class: "note-line" }, note) : null, picture, legend, reading);
+  const box = element("div", { class: "chart" }, element("div", { class: "top" }, element("h3", {}, title + (unit ? `, ${unit}` : "")), back),
+    note ? element("div", { class: "note-line" }, note) : null, plot, legend, reading);
   parent.append(box);
   let range = null, sx, sy, cursor, sample;
 
@@ -46,7 +46,7 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
     const used = inside.length ? inside : points;
     let [x0, x1] = range || [Math.min(...points.map((p) => p[0])), Math.max(...points.map((p) => p[0]))];
     let y0 = Math.min(...used.map((p) => p[1] - p[2])), y1 = Math.max(...used.map((p) => p[1] + p[2]));
-    if (chance !== null) [y0, y1] = [Math.min(y0, chance), Math.max(y1, chance)];
+    for (const { value } of levels) [y0, y1] = [Math.min(y0, value), Math.max(y1, value)];
     if (!points.length) [x0, x1, y0, y1] = [0, 1, 0, 1];
     if (x1 <= x0) [x0, x1] = [x0 - 0.5, x0 + 0.5];
     const pad = (y1 - y0) * 0.06 || Math.abs(y1) * 0.1 || 0.5;
@@ -60,13 +60,13 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
       grid.append(svg("line", { class: "grid", x1: left, x2: W - right, y1: sy(y), y2: sy(y) }),
         svg("text", { class: "axis", x: left - 5, y: sy(y) + 4, "text-anchor": "end" }, number(y)));
     }
-    for (const x of ticks(x0, x1, 5, whole)) {
+    for (const x of ticks(x0, x1, 5, integers)) {
       grid.append(svg("text", { class: "axis", x: sx(x), y: H - bottom + 14, "text-anchor": "middle" }, number(x)));
     }
     grid.append(svg("text", { class: "axis", x: (left + W - right) / 2, y: H - 5, "text-anchor": "middle" }, xName));
-    if (chance !== null) {
-      grid.append(svg("line", { class: "chance", x1: left, x2: W - right, y1: sy(chance), y2: sy(chance), stroke: "var(--soft)", "stroke-dasharray": "4 4" }),
-        svg("text", { class: "axis", x: W - right, y: sy(chance) - 4, "text-anchor": "end" }, "chance"));
+    for (const { name, value } of levels) {
+      grid.append(svg("line", { class: "chance", x1: left, x2: W - right, y1: sy(value), y2: sy(value), stroke: "var(--soft)", "stroke-dasharray": "4 4" }),
+        svg("text", { class: "axis", x: W - right, y: sy(value) - 4, "text-anchor": "end" }, name));
     }
     const lines = svg("g", { "clip-path": `url(#${clip})` });
     for (const s of shown) {
@@ -84,10 +84,10 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
     }
     cursor = svg("line", { y1: top, y2: H - bottom, stroke: "var(--soft)", "stroke-dasharray": "3 3", visibility: "hidden" });
     sample = svg("rect", { y: top, height: H - top - bottom, fill: "rgba(var(--tint), .18)", visibility: "hidden" });
-    picture.replaceChildren(svg("clipPath", { id: clip }, svg("rect", { x: left - 4, y: top - 4, width: W - left - right + 8, height: H - top - bottom + 8 })), grid, lines, cursor, sample);
+    plot.replaceChildren(svg("clipPath", { id: clip }, svg("rect", { x: left - 4, y: top - 4, width: W - left - right + 8, height: H - top - bottom + 8 })), grid, lines, cursor, sample);
   }
   const place = (event) => {
-    const frame = picture.getBoundingClientRect();
+    const frame = plot.getBoundingClientRect();
     return Math.min(W - right, Math.max(left, (event.clientX - frame.left) / frame.width * W));
   };
   function read(event) {
@@ -102,31 +102,31 @@ function chart(parent, { title, note = "", unit = "", xName, series, whole = fal
     const rows = shown.map((s) => {
       const k = s.x.map((v, k) => [Math.abs(v - near), k]).filter(([, k]) => s.y[k] !== null && s.x[k] !== null).sort((a, b) => a[0] - b[0])[0];
       const text = (s.texts || [])[k && k[1]];
-      return k === undefined ? null : make("div", {}, make("b", {}, number(s.y[k[1]])), ` ${text || s.name}`);
+      return k === undefined ? null : element("div", {}, element("b", {}, number(s.y[k[1]])), ` ${text || s.name}`);
     });
-    reading.replaceChildren(make("div", {}, `${xName}: ${number(near)}`), ...rows.filter((row) => row));
+    reading.replaceChildren(element("div", {}, `${xName}: ${number(near)}`), ...rows.filter((row) => row));
     reading.hidden = false;
     const frame = box.getBoundingClientRect(), at = event.clientX - frame.left;
     reading.style.top = `${event.clientY - frame.top + 14}px`;
     reading.style.left = at > frame.width / 2 ? `${Math.max(0, at - reading.offsetWidth - 10)}px` : `${at + 12}px`;
   }
   let start = null;
-  picture.addEventListener("pointerdown", (event) => { start = place(event); picture.setPointerCapture(event.pointerId); read(event); });
-  picture.addEventListener("pointermove", (event) => {
+  plot.addEventListener("pointerdown", (event) => { start = place(event); plot.setPointerCapture(event.pointerId); read(event); });
+  plot.addEventListener("pointermove", (event) => {
     read(event);
     if (start === null) return;
     const now = place(event);
     fill(sample, { x: Math.min(start, now), width: Math.abs(now - start), visibility: "visible" }, []);
   });
-  picture.addEventListener("pointerup", (event) => {
+  plot.addEventListener("pointerup", (event) => {
     const now = place(event), from = start;
     start = null;
     sample.setAttribute("visibility", "hidden");
     if (from !== null && Math.abs(now - from) > 12) zoom([sx.back(Math.min(from, now)), sx.back(Math.max(from, now))]);
   });
   const leave = () => { start = null; reading.hidden = true; if (cursor) { cursor.setAttribute("visibility", "hidden"); sample.setAttribute("visibility", "hidden"); } };
-  picture.addEventListener("pointerleave", leave);
-  picture.addEventListener("pointercancel", leave);
-  picture.addEventListener("dblclick", () => zoom(null));
+  plot.addEventListener("pointerleave", leave);
+  plot.addEventListener("pointercancel", leave);
+  plot.addEventListener("dblclick", () => zoom(null));
   draw();
 }

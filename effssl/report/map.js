@@ -7,11 +7,11 @@ function drawMap(data) {
   const of = { cluster: data.clusters };
   if (data.labels) Object.assign(groups, { label: data.classes }) && Object.assign(of, { label: data.labels });
   if (data.labels) Object.assign(groups, { part: ["training", "validation"] }) && Object.assign(of, { part: data.held });
-  let by = data.labels ? "label" : "cluster", kind = Object.keys(data.maps)[0], pictures = false, selected = null, hovered = null;
+  let by = data.labels ? "label" : "cluster", kind = Object.keys(data.maps)[0], thumbnails = false, selected = null, hovered = null;
   let off = new Set(), wanted = "", view = { scale: 1, x: 0, y: 0 }, size = [1, 1], ratio = 1;
-  const picture = new Image();
-  picture.addEventListener("load", () => draw());
-  picture.src = data.sheet.src;
+  const sheetImage = new Image();
+  sheetImage.addEventListener("load", () => draw());
+  sheetImage.src = data.sheet.src;
 
   const title = (i) => `image ${i}${data.names[i] ? ` · ${data.names[i]}` : ""}`;
   const label = (i) => data.labels ? data.classes[data.labels[i]] : `cluster ${data.clusters[i] + 1}`;
@@ -32,7 +32,7 @@ function drawMap(data) {
   }
   function draw() {
     const g = canvas.getContext("2d"), ink = getComputedStyle(document.body).color;
-    canvas.style.touchAction = view.scale > 1 ? "none" : "pan-y";  // a finger scrolls the page until the map is zoomed
+    canvas.style.touchAction = view.scale > 1 ? "none" : "pan-y";  // a touch scrolls the page until the map is zoomed
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.clearRect(0, 0, ...size);
     const side = Math.min(64, 20 * Math.sqrt(view.scale)), r = Math.min(9, (count > 2000 ? 3 : 4.2) * view.scale ** 0.35);
@@ -41,9 +41,9 @@ function drawMap(data) {
       const [x, y] = place(i), group = of[by][i];
       if (x < -side || y < -side || x > size[0] + side || y > size[1] + side) continue;
       g.globalAlpha = visible(i) ? 0.9 : 0.08;
-      if (pictures && picture.complete && visible(i)) {
+      if (thumbnails && sheetImage.complete && visible(i)) {
         const s = data.sheet.side;
-        g.drawImage(picture, i % data.sheet.columns * s, Math.floor(i / data.sheet.columns) * s, s, s, x - side / 2, y - side / 2, side, side);
+        g.drawImage(sheetImage, i % data.sheet.columns * s, Math.floor(i / data.sheet.columns) * s, s, s, x - side / 2, y - side / 2, side, side);
         continue;
       }
       const path = new Path2D(mark(shape(group), x, y, r));
@@ -79,7 +79,7 @@ function drawMap(data) {
     tip.hidden = i === null;
     draw();
     if (i === null) return;
-    tip.replaceChildren(tile(i, 96), make("div", {}, make("b", {}, label(i))), make("div", {}, title(i)), make("div", {}, `cluster ${data.clusters[i] + 1}${data.held[i] ? " · validation" : ""}`));
+    tip.replaceChildren(tile(i, 96), element("div", {}, element("b", {}, label(i))), element("div", {}, title(i)), element("div", {}, `cluster ${data.clusters[i] + 1}${data.held[i] ? " · validation" : ""}`));
     const [x, y] = place(i);
     tip.style.left = `${Math.max(4, x > size[0] / 2 ? x - tip.offsetWidth - 14 : x + 14)}px`;
     tip.style.top = `${Math.max(4, Math.min(size[1] - tip.offsetHeight - 4, y - tip.offsetHeight / 2))}px`;
@@ -90,42 +90,42 @@ function drawMap(data) {
     const near = data.neighbors[i].map((other, k) => {
       const agrees = !data.labels || data.labels[other] === data.labels[i];
       const name = data.labels ? `${agrees ? "✓" : "✗"} ${label(other)}` : data.names[other].split("/").pop() || `image ${other}`;
-      return make("button", { type: "button", class: data.labels ? (agrees ? "same" : "other") : "", title: `${title(other)} · ${label(other)}`, onclick: () => select(other) },
-        tile(other, 56), make("span", {}, name), make("span", {}, `${data.similarity[i][k]}\u00a0%`));
+      return element("button", { type: "button", class: data.labels ? (agrees ? "same" : "other") : "", title: `${title(other)} · ${label(other)}`, onclick: () => select(other) },
+        tile(other, 56), element("span", {}, name), element("span", {}, `${data.similarity[i][k]}\u00a0%`));
     });
     const right = data.labels ? data.neighbors[i].filter((other) => data.labels[other] === data.labels[i]).length : null;
-    panel.replaceChildren(make("div", { class: "chosen" }, tile(i, 112), make("div", {}, make("b", {}, label(i)), make("div", {}, title(i)),
-      make("div", {}, `cluster ${data.clusters[i] + 1}`), right === null ? null : make("div", {}, `${right} of ${near.length} neighbors have its label`))),
-      make("div", { class: "near", "aria-label": "nearest neighbors" }, ...near));
+    panel.replaceChildren(element("div", { class: "chosen" }, tile(i, 112), element("div", {}, element("b", {}, label(i)), element("div", {}, title(i)),
+      element("div", {}, `cluster ${data.clusters[i] + 1}`), right === null ? null : element("div", {}, `${right} of ${near.length} neighbors have the same label`))),
+      element("div", { class: "near", "aria-label": "nearest neighbors" }, ...near));
   }
   function showKey() {
     key.replaceChildren(...groups[by].map((name, g) => {
-      const button = make("button", { type: "button", "aria-pressed": String(!off.has(g)) }, marked(g), `${name} (${of[by].filter((v) => v === g).length})`);
+      const button = element("button", { type: "button", "aria-pressed": String(!off.has(g)) }, marked(g), `${name} (${of[by].filter((v) => v === g).length})`);
       button.addEventListener("click", () => { off.has(g) ? off.delete(g) : off.add(g); showKey(); draw(); });
       return button;
     }));
   }
-  const only = make("select", { id: "only" });
+  const only = element("select", { id: "only" });
   function showFilter() {
-    only.replaceChildren(make("option", { value: "" }, `every ${by}`), ...groups[by].map((name, g) => make("option", { value: g }, name)));
+    only.replaceChildren(element("option", { value: "" }, `every ${by}`), ...groups[by].map((name, g) => element("option", { value: g }, name)));
   }
   only.addEventListener("change", () => {
     off = new Set(only.value === "" ? [] : groups[by].map((_, g) => g).filter((g) => g !== Number(only.value)));
     showKey();
     draw();
   });
-  const search = make("input", { type: "search", placeholder: "name, label or number", "aria-label": "search images", size: 22 });
+  const search = element("input", { type: "search", placeholder: "name, label or number", "aria-label": "search images", size: 22 });
   search.addEventListener("input", () => { wanted = search.value.trim().toLowerCase(); draw(); });
   search.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !wanted) return;
     const exact = Number(wanted), first = Number.isInteger(exact) && exact >= 0 && exact < count ? exact : [...Array(count).keys()].find(matches);
     if (first !== undefined) select(first);
   });
-  const thumbs = make("input", { type: "checkbox" });
-  thumbs.addEventListener("change", () => { pictures = thumbs.checked; draw(); });
-  bar.append(pick("marks by", Object.keys(of).reverse().sort((a, b) => (b === by) - (a === by)).map((v) => [v, v]), (v) => { by = v; off = new Set(); showFilter(); showKey(); draw(); }),
-    make("label", {}, "show ", only), pick("map", Object.keys(data.maps).map((v) => [v, v]), (v) => { kind = v; draw(); }),
-    make("label", {}, thumbs, " pictures"), search, make("button", { type: "button", onclick: () => { view = { scale: 1, x: 0, y: 0 }; draw(); } }, "whole map"));
+  const thumbs = element("input", { type: "checkbox" });
+  thumbs.addEventListener("change", () => { thumbnails = thumbs.checked; draw(); });
+  bar.append(pick("color by", Object.keys(of).reverse().sort((a, b) => (b === by) - (a === by)).map((v) => [v, v]), (v) => { by = v; off = new Set(); showFilter(); showKey(); draw(); }),
+    element("label", {}, "show ", only), pick("map", Object.keys(data.maps).map((v) => [v, v]), (v) => { kind = v; draw(); }),
+    element("label", {}, thumbs, " thumbnails"), search, element("button", { type: "button", onclick: () => { view = { scale: 1, x: 0, y: 0 }; draw(); } }, "reset"));
 
   function zoom(factor, x, y) {
     const scale = Math.min(30, Math.max(1, view.scale * factor)), f = scale / view.scale;
@@ -160,7 +160,7 @@ function drawMap(data) {
     if (moved < 6 && found !== null) { hover(found); select(found); }
   });
   canvas.addEventListener("pointercancel", (event) => fingers.delete(event.pointerId));
-  canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hover(null); });  // a finger leaves after every tap
+  canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hover(null); });  // a touch leaves after every tap
   canvas.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { selected = null; draw(); }
     if (event.key === "+" || event.key === "-") zoom(event.key === "+" ? 1.4 : 1 / 1.4, size[0] / 2, size[1] / 2);
@@ -168,21 +168,21 @@ function drawMap(data) {
   new ResizeObserver(resize).observe(canvas.parentElement);
   showFilter();
   showKey();
-  section.place = place;  // where a point lies, for whoever drives the page
+  section.place = place;  // position of a point, for tests
   return tile;
 }
 
 function drawGallery(data, tile) {
   const parent = document.querySelector("#gallery .gallery"), caption = (i) => data.labels ? data.classes[data.labels[i]] : data.names[i].split("/").pop() || `image ${i}`;
-  const strip = (query) => make("div", { class: "strip" }, ...[query, ...data.neighbors[query].slice(0, 7)].map((i, k) => {
-    const agrees = data.labels && data.labels[i] === data.labels[query], picture = tile(i, 56);
-    if (k && data.labels) picture.classList.add(agrees ? "same" : "other");
-    return make("figure", { title: data.names[i] || `image ${i}` }, picture, make("figcaption", {}, (k && data.labels ? (agrees ? "✓ " : "✗ ") : "") + caption(i)));
+  const strip = (query) => element("div", { class: "strip" }, ...[query, ...data.neighbors[query].slice(0, 7)].map((i, k) => {
+    const agrees = data.labels && data.labels[i] === data.labels[query], thumbnail = tile(i, 56);
+    if (k && data.labels) thumbnail.classList.add(agrees ? "same" : "other");
+    return element("figure", { title: data.names[i] || `image ${i}` }, thumbnail, element("figcaption", {}, (k && data.labels ? (agrees ? "✓ " : "✗ ") : "") + caption(i)));
   }));
   const { hits, misses, some, counts } = data.gallery;
-  const column = (title, rows) => rows && rows.length ? make("div", {}, make("h3", {}, title), ...rows.map(strip)) : null;
+  const column = (title, rows) => rows && rows.length ? element("div", {}, element("h3", {}, title), ...rows.map(strip)) : null;
   fill(parent, {}, some ? [
-    column("Some images, and what is nearest to them", some.slice(0, Math.ceil(some.length / 2))), column("Some more", some.slice(Math.ceil(some.length / 2)))] : [
-    column(`Hits: the nearest image has the same label (${counts[0]} of ${counts[0] + counts[1]} validation images)`, hits),
-    column(`Misses: it has another (${counts[1]} of ${counts[0] + counts[1]})`, misses)]);
+    column("Some images and their nearest neighbors", some.slice(0, Math.ceil(some.length / 2))), column("Some more", some.slice(Math.ceil(some.length / 2)))] : [
+    column(`Hits: the nearest neighbor has the same label (${counts[0]} of ${counts[0] + counts[1]} validation images)`, hits),
+    column(`Misses: it has another label (${counts[1]} of ${counts[0] + counts[1]})`, misses)]);
 }

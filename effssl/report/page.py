@@ -1,4 +1,4 @@
-"""A dict becomes one HTML file: style, scripts and data are inside, and nothing is fetched from anywhere."""
+"""Rendering of a dict as one HTML file with its style, scripts and data inside; it loads nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
 )
-SCRIPTS = ("draw.js", "curves.js", "map.js", "page.js")
+SCRIPTS = ("elements.js", "curves.js", "map.js", "page.js")
 ICONS = {"learning": "✓", "collapsing": "✗"}
 
 
-def page(data: dict[str, Any]) -> bytes:
-    """The whole page. Text goes through jinja's escaping; data goes into a block that no text in it can end."""
+def render(data: dict[str, Any]) -> bytes:
+    """Render the page. Jinja escapes text; `as_block` escapes data."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -34,22 +34,22 @@ def page(data: dict[str, Any]) -> bytes:
         data=data, block=as_block(data), style=(FOLDER / "page.css").read_text(encoding="utf-8"), scripts=scripts,
         mark=MARK, policy=POLICY, icon=ICONS.get(data.get("verdict", ""), "…"),
     )  # fmt: skip
-    return text.encode("utf-8", "replace")  # names of files may hold bytes that are no text
+    return text.encode("utf-8", "replace")  # file names may contain bytes that are not UTF-8
 
 
 def _with_fixed_percent(value: Any) -> Any:
-    """Text in which no line ends between a number and its percent sign; what is HTML already stays as it is."""
+    """Text with a non-breaking space before each percent sign; HTML stays as it is."""
     return value.replace(" %", "\u00a0%") if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def data_of(text: str) -> dict[str, Any] | None:
-    """What a page was made from, or None if it is not one of ours."""
+    """The data of a page, or None if it is not a report of effssl."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     return json.loads(found[1]) if found and MARK in text[:1000] else None
 
 
 def as_block(data: dict[str, Any]) -> str:
-    """JSON for a script element: without <, > and & nothing in it can end the element or begin another.
+    """JSON for a script element: without <, > and &, data cannot end the element or start another.
 
     >>> as_block({"class": "</script>"})
     '{"class":"\\\\u003c/script\\\\u003e"}'

@@ -1,11 +1,10 @@
-"""Images for a report: a fixed random sample, read once, and its thumbnails on one sheet."""
+"""Images of a report: a fixed random sample, decoded once, and thumbnails on one sheet."""
 
 from __future__ import annotations
 
 import base64
 import io
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,35 +13,34 @@ from torch import Tensor
 
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.data import ArrayImages, Data, Images
-from effssl.data.loader import clean_batches
+from effssl.data.images import Reading, crop_batches
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
-from effssl.runtime.progress import counter
+from effssl.runtime.progress import progress_bar
 from effssl.runtime.randomness import generator
 
-MOST = 6000  # images that a page can hold without becoming heavy
 BLOCK = 8  # pixels: JPEG codes blocks of this size, so tiles of whole blocks do not bleed into each other
 QUALITY = 82
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some images of a run, as its encoder sees them."""
+    """Images of a run under the test transform of its encoder."""
 
     images: ArrayImages
     names: list[str]
-    held_out: Tensor  # N booleans: validation images, which labels were not fitted on
+    held_out: Tensor  # N booleans: images of the validation split
 
 
-def draw(data: Data, encoder: LoadedEncoder, count: int) -> Sample:
-    """At most `count` images, half of them from the validation split where there are labels; test is never read."""
+def sample_images(data: Data, encoder: LoadedEncoder, count: int) -> Sample:
+    """At most `count` training images; with labels, half of them are of the validation split. Test is never read."""
     if data.train.labels is None:
-        parts = [(some(data.train, count), False)]
+        parts = [(choose(data.train, count), False)]
     else:
         fit, validation = data.validation()
-        held_out = some(validation, count // 2)
-        parts = [(some(fit, count - len(held_out)), False), (held_out, True)]
-    read_parts = [(read(images, encoder), held) for images, held in parts if len(images)]
+        held_out = choose(validation, count // 2)
+        parts = [(choose(fit, count - len(held_out)), False), (held_out, True)]
+    read_parts = [(read_images(images, encoder), held) for images, held in parts if len(images)]
     pixels = [part.pixels for (part, _), _ in read_parts]
     if not pixels or not sum(map(len, pixels)):
         raise RequestError("none of the sampled images can be read")
@@ -53,37 +51,35 @@ def draw(data: Data, encoder: LoadedEncoder, count: int) -> Sample:
     return Sample(ArrayImages(torch.cat(pixels), labels, first.classes), names, held)
 
 
-def some(images: Images, most: int) -> Images:
-    """A fixed random choice."""
+def choose(images: Images, most: int) -> Images:
+    """A fixed random subset of at most `most` images."""
     rows = torch.randperm(len(images), generator=generator(0, "report"))[:most].sort().values
     return images.select(rows)
 
 
-def read(images: Images, encoder: LoadedEncoder) -> tuple[ArrayImages, list[str]]:
-    """Decode images once, under the encoder's test transform; files that cannot be read are left out."""
-    if isinstance(images, ArrayImages):
-        return images, [""] * len(images)
+def read_images(images: Images, encoder: LoadedEncoder) -> tuple[ArrayImages, list[str]]:
+    """Decode images with the encoder's test transform, and their names; files that cannot be read are omitted."""
     parts, kept = [torch.empty(0, 3, encoder.size, encoder.size, dtype=torch.uint8)], [torch.empty(0, dtype=torch.long)]
-    boxes = partial(center_boxes, share=encoder.share)
-    with counter("report: reading images", len(images)) as advance:
-        for pixels, rows in clean_batches(images, encoder.size, boxes, 100, filter=encoder.filter):
-            parts.append(pixels)
+    boxes = center_boxes(images.sizes, encoder.share)
+    with progress_bar("report: reading images", len(images)) as advance:
+        for pixels, rows in crop_batches(images, boxes, encoder.size, 100, Reading(filter=encoder.filter)):
+            parts.append((255 * pixels).round().clamp(0, 255).to(torch.uint8))
             kept.append(rows)
             advance(len(rows))
     rows = torch.cat(kept)
-    names = ["/".join(images.paths[row].parts[-2:]) for row in rows.tolist()]
+    names = ["/".join(images.paths[row].parts[-2:]) if images.paths else "" for row in rows.tolist()]
     return ArrayImages(torch.cat(parts), None if images.labels is None else images.labels[rows], images.classes), names
 
 
 def tile_side(pixels: Tensor, count: int) -> int:
-    """Side of a thumbnail: that of small images, and less the more there are."""
+    """Side of a thumbnail in pixels: smaller for more images, and not larger than the images."""
     most = 64 if count <= 1500 else 48 if count <= 3000 else 32
     side = min(pixels.shape[-2:])
     return min(most, -(-side // BLOCK) * BLOCK)
 
 
 def sheet(pixels: Tensor, side: int) -> dict[str, Any]:
-    """All images (N×3×H×W, uint8 or float in 0…255) on one JPEG, as a data address that needs no other file."""
+    """All images (N×3×H×W, uint8 or float in 0…255) on one JPEG, as a data URL."""
     sizes = torch.tensor(pixels.shape[-2:])
     columns = max(1, round(len(pixels) ** 0.5))
     rows = -(-len(pixels) // columns)
@@ -92,8 +88,8 @@ def sheet(pixels: Tensor, side: int) -> dict[str, Any]:
         part = pixels[start : start + 500]
         small = crop_resize(part, center_boxes(sizes.expand(len(part), 2), 1.0), side)
         canvas[start : start + len(part)] = small.round().clamp(0, 255).to(torch.uint8)
-    picture = canvas.view(rows, columns, 3, side, side).permute(0, 3, 1, 4, 2).reshape(rows * side, columns * side, 3)
+    grid = canvas.view(rows, columns, 3, side, side).permute(0, 3, 1, 4, 2).reshape(rows * side, columns * side, 3)
     buffer = io.BytesIO()
-    Image.fromarray(picture.contiguous().numpy()).save(buffer, "JPEG", quality=QUALITY, subsampling=0)
-    address = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return {"src": address, "columns": columns, "rows": rows, "side": side}
+    Image.fromarray(grid.contiguous().numpy()).save(buffer, "JPEG", quality=QUALITY, subsampling=0)
+    url = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return {"src": url, "columns": columns, "rows": rows, "side": side}

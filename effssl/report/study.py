@@ -1,4 +1,4 @@
-"""A study's folder as plain values: its table, its claims, and every arm's figures beside the published ones."""
+"""The values of a study's page: its table, its claims, and the results of every arm beside the published ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from effssl.runtime.errors import RequestError
 
 
-def study(folder: Path) -> dict[str, Any]:
-    """Read results.json, as `effssl study run` writes it."""
+def read_study(folder: Path) -> dict[str, Any]:
+    """Read the results.json that `effssl study run` writes."""
     try:
         found = json.loads((folder / "results.json").read_text())
     except (OSError, ValueError) as error:
         raise RequestError(f"{folder / 'results.json'} cannot be read: {error}") from None
     if not isinstance(found, dict) or not {"study", "title", "runs", "claims"} <= found.keys():
-        raise RequestError(f"{folder} is neither a run nor a study's folder, as effssl study run writes it")
-    picture = folder / "figure.png"
-    coded = base64.b64encode(picture.read_bytes()).decode() if picture.is_file() else ""
+        raise RequestError(f"{folder} is neither a run folder nor a results folder of effssl study run")
+    figure = folder / "figure.png"
+    encoded = base64.b64encode(figure.read_bytes()).decode() if figure.is_file() else ""
     return {
         "kind": "study",
         "name": f"{found['study']}: {found['title']}",
@@ -33,7 +33,7 @@ def study(folder: Path) -> dict[str, Any]:
         "table": found.get("table"),
         "fine_print": found.get("fine_print", ""),
         "measures": [_measure(found["runs"], name) for name in _names(found["runs"])],
-        "figure": f"data:image/png;base64,{coded}" if coded else "",
+        "figure": f"data:image/png;base64,{encoded}" if encoded else "",
         "notes": [],
     }
 
@@ -43,19 +43,19 @@ def _names(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def _measure(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """One measure: per arm our mean and deviation, the published figure, the cost, and its place on the axis."""
+    """One measure: per arm our mean and standard deviation, the published value, the cost, and the axis position."""
     arms = []
     for arm in dict.fromkeys(run["arm"] for run in runs):
-        mine = [run for run in runs if run["arm"] == arm]
-        values = [run["values"][name] for run in mine if name in run["values"]]
-        costs = [run["flops"] for run in mine if run["flops"]]
+        seeds = [run for run in runs if run["arm"] == arm]
+        values = [run["values"][name] for run in seeds if name in run["values"]]
+        costs = [run["flops"] for run in seeds if run["flops"]]
         arms.append({
             "arm": arm,
-            "objective": mine[0]["objective"],
-            "at": mine[0]["at"],
+            "objective": seeds[0]["objective"],
+            "at": seeds[0]["at"],
             "ours": mean(values) if values else None,
             "spread": stdev(values) if len(values) > 1 else 0.0,
-            "published": mine[0]["published"].get(name),
+            "published": seeds[0]["published"].get(name),
             "tflop": mean(costs) / 1e12 if costs else None,
             "seeds": len(values),
         })  # fmt: skip

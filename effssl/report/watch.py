@@ -1,4 +1,4 @@
-"""Follow a run from another terminal: what its files tell, drawn as text. Nothing here imports torch."""
+"""A run in another terminal: its files as text, updated until it ends. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from effssl.report.facts import curves
-from effssl.run import Run
+from effssl.report.summary import curves
+from effssl.run import RunFolder
 
 BARS = "▁▂▃▄▅▆▇█"
-EVERY = 2.0  # seconds between two looks at the files
-SILENT = 300  # seconds without a sign of life after which a run is probably gone
-WORDS = {"learning": ("✓", "green"), "collapsing": ("✗", "red")}
-LIVING = ("metrics.jsonl", "checkpoint.pt", "config.yaml", "lock")
+EVERY = 2.0  # seconds between two updates
+SILENT = 300  # seconds without output after which a run has probably ended
+VERDICTS = {"learning": ("✓", "green"), "collapsing": ("✗", "red")}
+WRITTEN = ("metrics.jsonl", "checkpoint.pt", "config.yaml", "lock")
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
-    """A curve in one line of text, from its lowest value to its highest; longer ones are thinned out.
+    """A curve in one line of text, scaled from its lowest to its highest value; long ones are subsampled.
 
     >>> sparkline([0, 1, 2, 3])
     '▁▃▆█'
@@ -49,35 +49,35 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words.
+    """Seconds as text.
 
     >>> duration(42), duration(150), duration(7300)
     ('42 s', '2 min 30 s', '2 h 01 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
 def time_left(lines: list[dict[str, Any]], epochs: int, since: float) -> float | None:
-    """Seconds to go: the epochs that are left at the mean pace so far, less what has passed since the last line."""
+    """Seconds left: the remaining epochs at the mean speed so far, minus the time since the last line."""
     done = lines[-1].get("epoch", 0) if lines else 0
     if not done or done >= epochs:
         return None
     return max(0.0, lines[-1]["seconds"] / done * (epochs - done) - since)
 
 
-def last_sign(folder: Path) -> float:
-    """Seconds since the run last wrote something."""
-    times = [(folder / name).stat().st_mtime for name in LIVING if (folder / name).exists()]
+def last_write(folder: Path) -> float:
+    """Seconds since the run last wrote a file."""
+    times = [(folder / name).stat().st_mtime for name in WRITTEN if (folder / name).exists()]
     return max(0.0, time.time() - max(times, default=0.0))
 
 
-def is_gone(folder: Path) -> bool:
-    """Whether the process that trained here is known to have ended: it was on this machine and is no more."""
+def has_ended(folder: Path) -> bool:
+    """Whether the training process is known to have ended: it ran on this machine and is not there any more."""
     lock = folder / "lock"
     found = re.match(r"process (\d+) on (.*), started by", lock.read_text()) if lock.is_file() else None
     if not found or found[2] != platform.node():
@@ -86,43 +86,51 @@ def is_gone(folder: Path) -> bool:
         os.kill(int(found[1]), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # somebody else's
+    except PermissionError:  # of another user
         pass
     return False
 
 
-def picture(run: Run, width: int = 80) -> Panel:
-    """One look at a run."""
+def panel(run: RunFolder, width: int = 80) -> Panel:
+    """The state of a run: configuration, verdict, progress and curves."""
     lines, config, finished = run.metrics(), run.config, run.finished
     done = lines[-1].get("epoch", 0) if lines else 0
-    silent, told = last_sign(run.folder), next((line for line in reversed(lines) if "verdict" in line), None)
+    epochs = done if finished else config.epochs  # a time budget may end a run before or after the planned epoch
     head = Text(f"{config.objective} on {config.data}, {config.encoder} encoder")
-    if told is None:
-        verdict = Text("… no verdict yet")
-    else:
-        icon, color = WORDS.get(told["verdict"], ("…", "yellow"))
-        verdict = Text.assemble((f"{icon} {told['verdict']}", f"bold {color}"), f"  {told['why']}")
-    epochs = done if finished else config.epochs  # a time budget may have ended it earlier or later than was planned
-    within = f" within {config.budget}" if config.budget else ""
-    state = f"epoch {done} of {'about ' if within and not finished else ''}{epochs}{within}"
-    left = time_left(lines, epochs, silent)
-    if finished:
-        state += ", finished"
-    elif is_gone(run.folder) and not run.finished:  # it may have finished just now
-        state = f"stopped after {state}; go on with --resume auto"
-    elif silent > SILENT:
-        state += f", no sign of life for {duration(silent)}: stopped, or in a long epoch"
-    elif left is not None:
-        state += f", about {duration(left)} left"
-    bar = ProgressBar(total=max(1, epochs), completed=done, width=min(60, width - 6))
+    bar = Padding(ProgressBar(total=max(1, epochs), completed=done, width=min(60, width - 6)), 0)  # ends the line
     return Panel(
-        Group(head, verdict, Text(state), Padding(bar, 0), figures(lines, width - 4)),  # a bar alone ends no line
+        Group(head, verdict(lines), Text(progress(run, lines, epochs)), bar, figures(lines, width - 4)),
         title=str(run.folder), title_align="left", width=width,
     )  # fmt: skip
 
 
+def verdict(lines: list[dict[str, Any]]) -> Text:
+    """The last verdict on the representation, and why."""
+    judged = next((line for line in reversed(lines) if "verdict" in line), None)
+    if judged is None:
+        return Text("… no verdict yet")
+    icon, color = VERDICTS.get(judged["verdict"], ("…", "yellow"))
+    return Text.assemble((f"{icon} {judged['verdict']}", f"bold {color}"), f"  {judged['why']}")
+
+
+def progress(run: RunFolder, lines: list[dict[str, Any]], epochs: int) -> str:
+    """Epochs done, and whether the run is finished, stopped, silent, or how long it still takes."""
+    config, finished, silent = run.config, run.finished, last_write(run.folder)
+    done = lines[-1].get("epoch", 0) if lines else 0
+    within = f" within {config.budget}" if config.budget else ""
+    state = f"epoch {done} of {'about ' if within and not finished else ''}{epochs}{within}"
+    if finished:
+        return f"{state}, finished"
+    if has_ended(run.folder) and not run.finished:  # it may have finished meanwhile
+        return f"stopped after {state}; resume it with --resume auto"
+    if silent > SILENT:
+        return f"{state}, no output for {duration(silent)}: it was stopped, or an epoch takes long"
+    left = time_left(lines, epochs, silent)
+    return state if left is None else f"{state}, about {duration(left)} left"
+
+
 def figures(lines: list[dict[str, Any]], width: int) -> Table:
-    """Every curve as a line of text, with its first and last value, not wider than `width`."""
+    """Every curve as a line of text with its first and last value, at most `width` wide."""
     grid = Table(box=None, show_header=True, header_style="dim", pad_edge=False)
     for name, side in (("", "left"), ("first", "right"), ("", "left"), ("last", "right")):
         grid.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
@@ -130,7 +138,8 @@ def figures(lines: list[dict[str, Any]], width: int) -> Table:
     for chart in found["charts"]:
         for key in chart["keys"]:
             known = [value for value in found["columns"][key] if value is not None]
-            name = chart["title"] if len(chart["keys"]) == 1 else f"{chart['title']}, {found['names'][key]}"
+            alone = len(chart["keys"]) == 1 and "/" not in key
+            name = chart["title"] if alone else f"{chart['title']}, {found['names'][key]}"
             rows.append((name, f"{known[0]:.4g}", known, f"{known[-1]:.4g}"))
     words = sum(max([len("first"), *(len(row[i]) for row in rows)]) for i in (0, 1, 3))
     for name, first, known, last in rows:
@@ -139,18 +148,18 @@ def figures(lines: list[dict[str, Any]], width: int) -> Table:
 
 
 def watch(folder: str | Path, once: bool = False, every: float = EVERY) -> None:
-    """Show a run, again and again until it is finished or the user has seen enough (Ctrl-C)."""
-    run, console = Run(folder), Console(highlight=False)
+    """Show a run and update it until it is finished or the user presses Ctrl-C."""
+    run, console = RunFolder(folder), Console(highlight=False)
     if once or not console.is_terminal:
-        console.print(picture(run, min(console.width, 100)))
+        console.print(panel(run, min(console.width, 100)))
         return
     try:
-        with Live(picture(run, console.width), console=console, auto_refresh=False) as live:
+        with Live(panel(run, console.width), console=console, auto_refresh=False) as live:
             finished = False
             while not finished:
-                finished = run.finished  # asked before it is drawn, so that the last picture shows the end
-                live.update(picture(run, console.width), refresh=True)
+                finished = run.finished  # read before the update, so that the last one shows the end
+                live.update(panel(run, console.width), refresh=True)
                 if not finished:
                     time.sleep(every)
     except KeyboardInterrupt:
-        console.print("the run itself goes on")
+        console.print("stopped watching; the run continues")

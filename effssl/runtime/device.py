@@ -1,9 +1,6 @@
-"""Where tensors live."""
+"""Selection of the device."""
 
 from __future__ import annotations
-
-import platform
-from pathlib import Path
 
 import torch
 
@@ -12,7 +9,7 @@ from effssl.runtime.errors import RequestError
 
 
 def pick_device(name: str) -> torch.device:
-    """auto is the first accelerator found, else the CPU."""
+    """The device of that name; "auto" is CUDA or MPS where available, else the CPU."""
     if name != "auto":
         try:
             device = torch.device(name)
@@ -25,11 +22,3 @@ def pick_device(name: str) -> torch.device:
         torch.cuda.set_device(device)
         return device
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def processor() -> str:
-    """The CPU's name and the widest instructions that torch uses on it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{(names or [platform.machine()])[0]}, {torch.backends.cpu.get_cpu_capability()}"

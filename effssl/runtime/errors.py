@@ -11,11 +11,11 @@ class RequestError(ValueError):
 
 
 class RunFailed(RuntimeError):
-    """The request was fine and the run could not go on: the loss is not finite, the disk is full. Exit code 1."""
+    """The request was fine and the run cannot continue: the loss is not finite, the disk is full. Exit code 1."""
 
 
 class Stopped(Exception):
-    """The run was asked to stop and is saved; it goes on with resume. Exit code 75."""
+    """The run was stopped by a signal and is saved; it can be resumed. Exit code 75."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

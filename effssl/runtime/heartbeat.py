@@ -1,7 +1,7 @@
-"""Each process of a run says now and then that it is alive; whoever waits for a silent one gives up and says so.
+"""Heartbeats: every process of a run reports that it is alive, and ends with a message if another one stops doing so.
 
-A process that was killed is noticed by torchrun at once. One that hangs, or whose machine lost its power, leaves the
-others waiting inside a collective call, which no exception reaches: so a thread of each process listens.
+torchrun notices a killed process at once. One that hangs, or whose machine lost power, leaves the others waiting inside
+a collective call, which no exception reaches: so a thread of each process watches the others.
 """
 
 from __future__ import annotations
@@ -15,46 +15,48 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-EVERY, PATIENCE = 5.0, 40.0  # seconds
+INTERVAL, TIMEOUT = 5.0, 40.0  # seconds between heartbeats, and without one until a process counts as lost
 
 
 @contextmanager
-def beating(connect: Callable[[], dist.Store], rank: int, world: int) -> Iterator[None]:
-    """While the block runs, tell the others that this process lives, and end it when one of them is silent."""
-    over = threading.Event()
-    store = connect()  # a connection of its own: the main thread's may be busy waiting
-    threading.Thread(target=_beat, args=(store, rank, world, over), daemon=True).start()
+def heartbeats(connect: Callable[[], dist.Store], rank: int, world_size: int) -> Iterator[None]:
+    """Exchange heartbeats with the other processes during the block; end this process when one of them is lost."""
+    finished = threading.Event()
+    store = connect()  # a separate connection: the main thread's may be blocked in a wait
+    threading.Thread(target=_exchange, args=(store, rank, world_size, finished), daemon=True).start()
     try:
         yield
     finally:
-        over.set()
+        finished.set()
 
 
-def _beat(store: dist.Store, rank: int, world: int, over: threading.Event) -> None:
-    heard = dict.fromkeys(range(world), ("", time.monotonic()))  # what each said last, and when that was new
-    count, last = 0, time.monotonic()
-    while not over.wait(EVERY):
-        if time.monotonic() - last > PATIENCE / 2:  # this process itself was stopped: others may have been, too
-            heard = dict.fromkeys(heard, ("", time.monotonic()))
-        last = time.monotonic()
+def _exchange(store: dist.Store, rank: int, world_size: int, finished: threading.Event) -> None:
+    """Send a heartbeat every INTERVAL seconds and check those of all processes."""
+    seen = dict.fromkeys(range(world_size), ("", time.monotonic()))  # last heartbeat of each, and when it was new
+    count = 0
+    previous = time.monotonic()
+    while not finished.wait(INTERVAL):
+        if time.monotonic() - previous > TIMEOUT / 2:  # this process was suspended: the others may have been, too
+            seen = dict.fromkeys(seen, ("", time.monotonic()))
+        previous = time.monotonic()
         try:
             count += 1
             store.set(f"beat/{rank}", str(count))
-            for other in range(world):
-                said = store.get(f"beat/{other}").decode() if store.check([f"beat/{other}"]) else ""
-                if said != heard[other][0]:
-                    heard[other] = (said, time.monotonic())
+            for other in range(world_size):
+                beat = store.get(f"beat/{other}").decode() if store.check([f"beat/{other}"]) else ""
+                if beat != seen[other][0]:
+                    seen[other] = (beat, time.monotonic())
         except (RuntimeError, OSError):
-            if not over.is_set():
-                give_up(f"process {rank} of {world} lost contact with the process that coordinates the run")
+            if not finished.is_set():
+                exit_process(f"process {rank} of {world_size} lost contact with the process that coordinates the run")
             return
-        silent = [str(other) for other, (_, when) in heard.items() if time.monotonic() - when > PATIENCE]
-        if silent and not over.is_set():
-            give_up(f"process {', '.join(silent)} of {world} has been silent for {PATIENCE:.0f} s")
+        silent = [str(other) for other, (_, when) in seen.items() if time.monotonic() - when > TIMEOUT]
+        if silent and not finished.is_set():
+            exit_process(f"process {', '.join(silent)} of {world_size} has sent no heartbeat for {TIMEOUT:.0f} s")
 
 
-def give_up(reason: str) -> None:
-    """End this process with a message; the main thread cannot, it waits for an answer that will not come."""
-    message = f"effssl: {reason}; the last checkpoint is intact, go on with --resume auto"
+def exit_process(reason: str) -> None:
+    """End this process with a message; the main thread cannot, it waits for a reply that will never come."""
+    message = f"effssl: {reason}; the last checkpoint is intact, resume with --resume auto"
     print(message, file=sys.stderr, flush=True)
     os._exit(1)

@@ -1,17 +1,17 @@
-"""Memory that a step frees is needed again by the next one."""
+"""Settings of the memory allocator."""
 
 from __future__ import annotations
 
 import ctypes
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names and numbers of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc not to hand freed memory back to the system; elsewhere this does nothing.
+    """Keep glibc from returning freed memory to the system; with other C libraries this does nothing.
 
-    Batched augmentation frees and allocates tensors of a megabyte or so many times per step. By default each of them
-    is mapped afresh and every page is faulted in again, which made augmentation two times slower.
+    Batched augmentation frees and allocates tensors of about a megabyte many times per step. By default each of them is
+    mapped again and causes a page fault per page, which made augmentation two times slower.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""Processes that belong to another one."""
+"""Child processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 
 CHILD = (
     "import sys; from effssl.runtime.processes import die_with_parent; die_with_parent(int(sys.argv[1])); "
-    "from effssl.cli import main; main(sys.argv[2:])"
+    "import runpy; sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal a process gets when its parent dies
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
 
 
 def die_with_parent(parent: int) -> None:
-    """End this process when `parent` is gone, even if that was killed; outside of Linux this does nothing."""
+    """End this process when `parent` ends, even if that one was killed; does nothing outside of Linux."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -23,16 +23,16 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def child_command(*args: str) -> list[str]:
-    """`effssl ARGS` as a process that ends with this one, whatever ends this one."""
-    return [sys.executable, "-c", CHILD, str(os.getpid()), *args]
+def child_command(module: str, *args: str) -> list[str]:
+    """`python -m MODULE ARGS` as a process that ends with this one, whatever ends this one."""
+    return [sys.executable, "-c", CHILD, str(os.getpid()), module, *args]
 
 
-def child_environment(jobs: int) -> dict[str, str]:
-    """For one of `jobs` processes that share the machine: threads that spin on each other's cores cost ten times."""
-    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, jobs)))} | os.environ
+def child_environment(workers: int) -> dict[str, str]:
+    """Environment of one of `workers` child processes: each gets its share of the cores as threads.
 
-
-def last_words(text: str, code: int) -> str:
-    """What a process said at its end, in one line."""
-    return (text.strip().splitlines() or [f"ended with code {code}"])[-1]
+    Threads of two processes that share a core wait for each other and become ten times slower. OMP_NUM_THREADS wins
+    where the user has set it.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"OMP_NUM_THREADS": str(max(1, cores // max(1, workers)))} | os.environ

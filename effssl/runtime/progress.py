@@ -1,4 +1,4 @@
-"""Bars, spinners and tables: live on a terminal, plain lines elsewhere. Everything goes to stderr but results."""
+"""Progress bars, spinners and tables: live on a terminal, plain lines elsewhere. Only results go to stdout."""
 
 from __future__ import annotations
 
@@ -22,36 +22,38 @@ from rich.progress import (
 )
 from rich.table import Table
 
+LINE_INTERVAL = 10.0  # seconds between lines where there is no terminal
 
-class _Persistent(Console):
-    """A console whose reader may go away (`| head`, a closed terminal): work goes on, unseen."""
+
+class _PersistentConsole(Console):
+    """A console whose reader may disappear (`| head`, a closed terminal) without ending the program."""
 
     def on_broken_pipe(self) -> None:
-        """What rich calls; its own version ends the program."""
+        """Discard further output; rich's own version ends the program."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-err = _Persistent(stderr=True, highlight=False, soft_wrap=True)
+err = _PersistentConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(line: str) -> None:
-    """One plain line for the user."""
+    """Print one plain line to stderr."""
     err.print(line, markup=False)
 
 
 @contextmanager
 def silenced(quiet: bool = True) -> Iterator[None]:
-    """Within, nothing is shown on stderr, if so wished."""
-    before, err.quiet = err.quiet, err.quiet or quiet
+    """Print nothing to stderr during the block, if `quiet`."""
+    previous, err.quiet = err.quiet, err.quiet or quiet
     try:
         yield
     finally:
-        err.quiet = before
+        err.quiet = previous
 
 
 @contextmanager
 def spinner(text: str) -> Iterator[None]:
-    """Something that takes a while and cannot tell how long."""
+    """Show that something of unknown duration is running."""
     if not err.is_terminal:
         say(f"{text} …")
         yield
@@ -65,7 +67,7 @@ def spinner(text: str) -> Iterator[None]:
 
 @contextmanager
 def download_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar that counts bytes; yields the function to call with each piece's length."""
+    """A progress bar in bytes; yields a function that takes the number of new bytes."""
     if not err.is_terminal:
         say(f"{text} ({total / 1e6:.0f} MB) …" if total else f"{text} …")
         yield lambda amount: None
@@ -83,8 +85,8 @@ def download_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def counter(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar that counts items; without a terminal a line every ten seconds."""
+def progress_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar in items; yields a function that takes the number of new items."""
     if err.is_terminal:
         columns = (
             TextColumn("{task.description}"),
@@ -96,28 +98,29 @@ def counter(text: str, total: int) -> Iterator[Callable[[int], None]]:
             task = bar.add_task(text, total=total)
             yield lambda amount: bar.advance(task, amount)
         return
-    done, said = 0, time.monotonic()
+    done = 0
+    last_line = time.monotonic()
 
     def advance(amount: int) -> None:
-        nonlocal done, said
+        nonlocal done, last_line
         done += amount
-        if time.monotonic() - said > 10:
-            said = time.monotonic()
+        if time.monotonic() - last_line > LINE_INTERVAL:
+            last_line = time.monotonic()
             say(f"{text} {done}/{total}")
 
     yield advance
 
 
 def screen_width() -> int:
-    """Characters in a line of stdout."""
+    """Number of columns of the terminal, or 120."""
     return shutil.get_terminal_size((120, 24)).columns
 
 
 def table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], left: Collection[str] = ()) -> None:
-    """Print a result table on stdout; its first column and those named `left` are words, the others numbers."""
+    """Print a table to stdout; its first column and those in `left` are aligned left, the others right."""
     grid = Table(title=title, title_justify="left", title_style="bold")
     for i, name in enumerate(header):
-        # Folded, because half of a path is of no use.
+        # Long cells are wrapped rather than truncated: half of a path is useless.
         grid.add_column(name, justify="left" if i == 0 or name in left else "right", overflow="fold")
     for row in rows:
         grid.add_row(*row)

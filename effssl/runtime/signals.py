@@ -1,6 +1,6 @@
-"""Being asked to stop: finish the step, save, leave. A second Ctrl-C stops at once.
+"""Graceful shutdown: on a signal finish the step, save a checkpoint and exit. A second Ctrl-C stops at once.
 
-SIGTERM and SIGUSR1 come from schedulers (SLURM, Kubernetes), SIGINT from a keyboard.
+SIGTERM and SIGUSR1 come from schedulers (SLURM, Kubernetes), SIGINT from the keyboard.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Stop:
-    """Whether somebody asked the run to stop, and by which signal."""
+    """A signal handler that records the request to stop."""
 
     def __init__(self) -> None:
-        self.requested = ""
-        self.training = False  # before that there is nothing to save
+        self.requested = ""  # name of the signal
+        self.training = False  # before training starts there is nothing to save
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first is noted, a second Ctrl-C stops at once."""
+        """Record the first signal; a second Ctrl-C stops at once."""
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.training:
             self.requested = signal.Signals(number).name
-            raise Stopped(f"{self.requested}: stopped before training began; go on with --resume auto")
+            raise Stopped(f"{self.requested}: stopped before training began; resume with --resume auto")
         if not self.requested:
             self.requested = signal.Signals(number).name
             say(f"{self.requested}: finishing the step and saving")
 
 
 @contextmanager
-def listening() -> Iterator[Stop]:
-    """Note signals instead of dying by them; only a program's main thread can."""
+def catch_signals() -> Iterator[Stop]:
+    """Record signals during the block instead of dying from them; works in the main thread only."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    previous = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

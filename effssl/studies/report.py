@@ -1,45 +1,122 @@
-"""What a study found: a table beside the published one, claims, cost, and the figure where the paper has one."""
+"""The results of a study: a table beside the published one, claims, cost, and the figure where the paper has one."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from effssl.objectives.expression import parse
-from effssl.objectives.options import PRETEXT
+from effssl.objectives.options import TERMS
 from effssl.report import write_report
-from effssl.runtime.device import processor
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
+from effssl.runtime.processor import processor_name
 from effssl.runtime.progress import table
-from effssl.studies.plan import substitute
-from effssl.studies.runner import Outcome
-from effssl.studies.study import Arm, Claim, Figures, Study, compute, crossing, epochs
+from effssl.studies.claims import compute, crossing, epochs
+from effssl.studies.figure import plot, snr_curve
+from effssl.studies.runner import ArmResult
+from effssl.studies.scales import substitution
+from effssl.studies.study import Arm, Claim, Measured, Study
 
-WORDS = {True: "held", False: "not held", None: "not decided at this scale"}
+VERDICTS = {True: "held", False: "not held", None: "not decided at this scale"}
 FINE_PRINT = (
-    "Published numbers are the paper's; ours are test scores, mean ± standard deviation over seeds, one run where "
-    "there is no deviation. TFLOP (counted) and seconds (by the clock) are those of training one run; "
-    "seconds tell little where the machine did other things besides."
+    "Published numbers are the paper's; ours are test scores, mean ± standard deviation over seeds, a single run where "
+    "there is no deviation. TFLOP (counted) and seconds (measured) are those of training one run; "
+    "seconds mean little where other programs ran on the machine."
 )
-STYLES = ("k-o", "C1-^", "C0-s", "C2-d", "C3-v")
 
 
-def figures(study: Study, outcomes: Sequence[Outcome]) -> Figures:
-    """All values by arm and measure."""
-    values: dict[tuple[str, str], list[float]] = {}
-    for found in outcomes:
-        for name, value in found.values.items():
-            values.setdefault((found.job.arm.name, name), []).append(value)
-    arms = [arm for arm in study.arms if any(o.job.arm.name == arm.name for o in outcomes)]
-    flops = {a.name: [o.flops for o in outcomes if o.job.arm.name == a.name and o.flops] for a in arms}
-    return Figures(values, arms, {name: mean(some) for name, some in flops.items() if some})
+@dataclass(frozen=True)
+class StudyResults:
+    """A study with the results of its runs."""
+
+    study: Study
+    scale: str
+    results: Sequence[ArmResult]
+    command: str = ""  # the command line that produced them
+
+    @property
+    def measured(self) -> Measured:
+        """All values by arm and metric."""
+        values: dict[tuple[str, str], list[float]] = {}
+        for result in self.results:
+            for name, value in result.values.items():
+                values.setdefault((result.run.arm.name, name), []).append(value)
+        arms = [arm for arm in self.study.arms if self.of(arm)]
+        flops = {arm.name: [result.flops for result in self.of(arm) if result.flops] for arm in arms}
+        return Measured(values, arms, {name: mean(counted) for name, counted in flops.items() if counted})
+
+    def of(self, arm: Arm) -> list[ArmResult]:
+        """The results of one arm."""
+        return [result for result in self.results if result.run.arm.name == arm.name]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The table
+
+
+def header(study: Study) -> list[str]:
+    """Names of the columns."""
+    each = [(f"{metric}, ours", "published", "gain: ours / published / difference") for metric in study.metrics]
+    return ["arm", *(name for names in each for name in names), "epochs", "seconds", "TFLOP", "seeds"]
+
+
+def rows(found: StudyResults) -> list[list[str]]:
+    """One row per arm: each metric beside its published value, the gain over the base method, and the cost."""
+    measured = found.measured
+    return [_row(found, measured, arm) for arm in measured.arms]
+
+
+def _row(found: StudyResults, measured: Measured, arm: Arm) -> list[str]:
+    results = found.of(arm)
+    base = base_of(arm, measured.arms)
+    row = [arm.name]
+    for metric in found.study.metrics:
+        values = measured.values.get((arm.name, metric), ())
+        why = next((r.failed or r.missing.get(metric, "") for r in results if metric not in r.values), "")
+        row.append(spread(values) if values else f"none ({why or 'not run'})")
+        row.append(f"{arm.published[metric]:.2f}" if metric in arm.published else "")
+        row.append(_gain(measured, arm, base, metric))
+    trained = [result for result in results if result.seconds]
+    row.append(str(results[0].run.flags["epochs"]))
+    row.append(f"{mean(r.seconds for r in trained):.0f}" if trained else "")
+    row.append(f"{mean(r.flops for r in trained) / 1e12:.2f}" if trained else "")
+    row.append(str(len(trained)))
+    return row
+
+
+def _gain(measured: Measured, arm: Arm, base: Arm | None, metric: str) -> str:
+    """Our gain over the base method, the published one, and their difference."""
+    if base is None:
+        return ""
+    value, base_value = measured.mean(arm.name, metric), measured.mean(base.name, metric)
+    if value is None or base_value is None:
+        return ""
+    ours = value - base_value
+    if metric not in arm.published or metric not in base.published:
+        return f"{ours:+.2f}"
+    published = arm.published[metric] - base.published[metric]
+    return f"{ours:+.2f} / {published:+.2f} / {ours - published:+.2f}"
+
+
+def base_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
+    """The arm without pretext tasks that this one is compared with: same position on the axis, same settings."""
+    terms = parse(arm.objective)
+    base_terms = [term for term in terms if not TERMS[term].options.pretext]
+    if not base_terms or len(base_terms) == len(terms):
+        return None
+    bases = [a for a in arms if a.objective == "+".join(base_terms) and a.data == arm.data and a is not arm]
+    at_same_position = [a for a in bases if a.at == arm.at and a.length == arm.length]
+    flags = {key: value for key, value in arm.flags.items() if key not in ("rotation", "views")}
+    exact = [a for a in at_same_position if flags == dict(a.flags)]
+    candidates = exact or at_same_position or [a for a in bases if a.at is None]
+    return candidates[0] if candidates else None
 
 
 def spread(values: Sequence[float]) -> str:
@@ -47,211 +124,137 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
-def base_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
-    """The arm without pretext tasks that this one is compared with: same place on the axis, same settings."""
-    plain = [term for term in parse(arm.objective) if term not in PRETEXT]
-    if not plain or len(plain) == len(parse(arm.objective)):
-        return None
-    same = [a for a in arms if a.objective == "+".join(plain) and a.data == arm.data and a is not arm]
-    at = [a for a in same if a.at == arm.at and a.length == arm.length]
-    exact = [a for a in at if {k: v for k, v in arm.flags.items() if k != "rotation"} == dict(a.flags)]
-    return (exact or at or [a for a in same if a.at is None] or [None])[0]  # type: ignore[list-item]
-
-
-def rows(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """One row per arm: each measure with what was published, the gain over its base, and how that compares."""
-    lines = []
-    for arm in f.arms:
-        some = [o for o in outcomes if o.job.arm.name == arm.name]
-        line = [arm.name]
-        base = base_of(arm, f.arms)
-        for measure in study.measures:
-            values = f.values.get((arm.name, measure), ())
-            why = next((o.failed or o.missing.get(measure, "") for o in some if measure not in o.values), "")
-            line.append(spread(values) if values else f"none ({why or 'not run'})")
-            line.append(f"{arm.published[measure]:.2f}" if measure in arm.published else "")
-            line.append(_gains(f, arm, base, measure))
-        ran = [o for o in some if o.seconds]
-        line.append(str(some[0].job.flags["epochs"]))
-        line.append(f"{mean(o.seconds for o in ran):.0f}" if ran else "")
-        line.append(f"{mean(o.flops for o in ran) / 1e12:.2f}" if ran else "")
-        line.append(str(len(ran)))
-        lines.append(line)
-    return lines
-
-
-def _gains(f: Figures, arm: Arm, base: Arm | None, measure: str) -> str:
-    """Our gain over the base, the published one, and their difference."""
-    if base is None:
-        return ""
-    ours, theirs = f.mean(arm.name, measure), f.mean(base.name, measure)
-    text = "" if ours is None or theirs is None else f"{ours - theirs:+.2f}"
-    if text and measure in arm.published and measure in base.published:
-        published = arm.published[measure] - base.published[measure]
-        text += f" / {published:+.2f} / {ours - theirs - published:+.2f}"  # type: ignore[operator]
-    return text
-
-
-def whole_table(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
-    """Names of the columns and the rows, without columns that nothing is in."""
-    head, lines = header(study), rows(study, f, outcomes)
+def whole_table(found: StudyResults) -> tuple[list[str], list[list[str]]]:
+    """Names of the columns and the rows, without empty columns."""
+    head, lines = header(found.study), rows(found)
     kept = [i for i in range(len(head)) if any(line[i] for line in lines)]
     return [head[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
-def header(study: Study) -> list[str]:
-    """Names of the columns."""
-    each = [(f"{m}, ours", "published", "gain: ours / published / difference") for m in study.measures]
-    return ["arm", *(name for names in each for name in names), "epochs", "seconds", "TFLOP", "seeds"]
+# ---------------------------------------------------------------------------------------------------------------
+# Claims
 
 
-def verdicts(study: Study, f: Figures) -> list[tuple[Claim, str]]:
-    """Each claim and what became of it."""
-    return [(claim, WORDS[claim.check(f)]) for claim in study.claims]
+def verdicts(found: StudyResults) -> list[tuple[Claim, str]]:
+    """Each claim, and whether it held."""
+    measured = found.measured
+    return [(claim, VERDICTS[claim.check(measured)]) for claim in found.study.claims]
 
 
-def remarks(study: Study, f: Figures) -> list[str]:
-    """Where curves with a task reach the end of those without, in epochs and in counted compute."""
-    found = []
-    for measure in study.measures if study.axis == "epochs" else ():
-        kinds = {arm.curve: arm.objective for arm in f.arms}
-        for more, objective in kinds.items():
-            base = "+".join(t for t in parse(objective) if t not in PRETEXT)
-            if base not in kinds or base == more:
+def remarks(found: StudyResults) -> list[str]:
+    """At which share of epochs and compute curves with a task reach the final value of those without."""
+    study, measured = found.study, found.measured
+    lines = []
+    for metric in study.metrics if study.axis == "epochs" else ():
+        objectives = {arm.curve: arm.objective for arm in measured.arms}
+        for curve, objective in objectives.items():
+            base = "+".join(term for term in parse(objective) if not TERMS[term].options.pretext)
+            if base not in objectives or base == curve:
                 continue
-            place, cost = (crossing(f, base, more, measure, axis) for axis in (epochs, compute))
-            if place is None or cost is None:
-                found.append(f"{more} does not reach the end of {base} ({measure}) within the measured lengths.")
+            in_epochs, in_compute = (crossing(measured, (base, curve), metric, axis) for axis in (epochs, compute))
+            if in_epochs is None or in_compute is None:
+                lines.append(
+                    f"{curve} does not reach the final value of {base} ({metric}) within the measured lengths."
+                )
             else:
-                shares = f"{place:.2f} of its epochs and {cost:.2f} of its compute"
-                found.append(f"{more} reaches the end of {base} ({measure}) at {shares}, by lines between points.")
-    return found
+                shares = f"{in_epochs:.2f} of its epochs and {in_compute:.2f} of its compute"
+                lines.append(f"{curve} reaches the final value of {base} ({metric}) at {shares} (interpolated).")
+    return lines
 
 
-def markdown(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], command: str) -> str:
-    """The table and the claims, for docs."""
+# ---------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def markdown(found: StudyResults) -> str:
+    """The table and the claims, for the documentation."""
+    study = found.study
     origin = "Ours, not the paper's" if study.source == "ours" else f"{study.source} of the paper"
-    head, found = whole_table(study, f, outcomes)
+    head, table_rows = whole_table(found)
     lines = [
         f"# {study.name}: {study.title}",
         "",
-        f"{origin}. Scale `{scale}`: {substitute(study, scale)}.",
+        f"{origin}. Scale `{found.scale}`: {substitution(study, found.scale)}.",
     ]
     lines += [f"{study.note[:1].upper()}{study.note[1:]}."] if study.note else []
-    lines += ["", f"    {command}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in found]
+    lines += ["", f"    {found.command}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in table_rows]
     lines += ["", FINE_PRINT, "", "| claim | |", "|---|---|"]
-    lines += [f"| {claim.text} | {word} |" for claim, word in verdicts(study, f)]
-    lines += [line for remark in remarks(study, f) for line in ("", remark)]
+    lines += [f"| {claim.text} | {verdict} |" for claim, verdict in verdicts(found)]
+    lines += [line for remark in remarks(found) for line in ("", remark)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def record(study: Study, scale: str, f: Figures, outcomes: Sequence[Outcome], command: str) -> dict[str, Any]:
-    """Everything, for a program to read."""
-    runs = [
-        {"arm": o.job.arm.name, "seed": o.job.seed, "objective": o.job.arm.objective, "at": o.job.arm.at,
-         "curve": o.job.arm.curve, "epochs": o.job.flags["epochs"],
-         "config": o.job.folder.name, "values": o.values, "missing": o.missing, "failed": o.failed,
-         "seconds": o.seconds, "flops": o.flops, "published": dict(o.job.arm.published)}
-         | ({"snr": [line["snr"] for line in snr(o)]} if "snr" in study.measures else {})
-        for o in outcomes
-    ]  # fmt: skip
-    machine = {"processor": processor(), "cores": os.cpu_count(), "torch": version("torch")}
-    claims = [{"claim": claim.text, "verdict": word} for claim, word in verdicts(study, f)]
-    about = {"study": study.name, "title": study.title, "scale": scale, "substitute": substitute(study, scale)}
-    return about | {
-        "command": command,
-        "machine": machine,
-        "runs": runs,
-        "claims": claims,
-        "remarks": remarks(study, f),
-        "table": dict(zip(("head", "rows"), whole_table(study, f, outcomes), strict=True)),
+def record(found: StudyResults) -> dict[str, Any]:
+    """All results, as results.json contains them."""
+    study = found.study
+    head, table_rows = whole_table(found)
+    return {
+        "study": study.name,
+        "title": study.title,
+        "scale": found.scale,
+        "substitute": substitution(study, found.scale),
+        "command": found.command,
+        "machine": {"processor": processor_name(), "cores": os.cpu_count(), "torch": version("torch")},
+        "runs": [_run_record(study, result) for result in found.results],
+        "claims": [{"claim": claim.text, "verdict": verdict} for claim, verdict in verdicts(found)],
+        "remarks": remarks(found),
+        "table": {"head": head, "rows": table_rows},
         "fine_print": FINE_PRINT,
     }
 
 
-def draw(study: Study, f: Figures, outcomes: Sequence[Outcome]) -> bytes | None:
-    """The figure, where there is one: accuracy along the axis (and against compute), or SNR over steps."""
-    if not study.axis and "snr" not in study.measures:
-        return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels = 2 if study.axis == "epochs" else 1
-    figure, axes = plt.subplots(1, panels, figsize=(5.2 * panels, 3.8), layout="constrained", squeeze=False)
-    kinds = list(dict.fromkeys(arm.curve for arm in f.arms))
-    ran = {o.job.arm.name: o.job.flags["epochs"] for o in outcomes}
-    for kind, style in zip(kinds, STYLES, strict=False):
-        if "snr" in study.measures:
-            _draw_snr(axes[0, 0], kind, style, outcomes)
-            continue
-        measure = study.measures[0]
-        points = [(arm, f.values[arm.name, measure]) for arm, _ in f.curve(kind, measure)]
-        if len(points) == 1 and points[0][0].at is None:
-            axes[0, 0].axhline(mean(points[0][1]), color=style[:2] if style[0] == "C" else "k", ls=":", label=kind)
-            continue
-        y = [mean(values) for _, values in points]
-        error = [stdev(values) if len(values) > 1 else 0.0 for _, values in points]
-        places = [ran[arm.name] if study.axis == "epochs" else arm.at for arm, _ in points]
-        x = [places, [compute(f, arm) / 1e12 for arm, _ in points]]
-        for panel in range(panels):
-            axes[0, panel].errorbar(x[panel], y, error, fmt=style, capsize=3, label=kind)
-    labels = ["step, epochs"] if "snr" in study.measures else [study.axis, "TFLOP of training"]
-    for panel in range(panels):
-        unit = "signal-to-noise ratio" if "snr" in study.measures else f"{study.measures[0]} %"
-        axes[0, panel].set(xlabel=labels[panel], ylabel=unit)
-        axes[0, panel].grid(alpha=0.3)
-    axes[0, 0].legend(frameon=False, fontsize=8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    plt.close(figure)
-    return buffer.getvalue()
+def _run_record(study: Study, result: ArmResult) -> dict[str, Any]:
+    run = result.run
+    entry: dict[str, Any] = {
+        "arm": run.arm.name,
+        "seed": run.seed,
+        "objective": run.arm.objective,
+        "at": run.arm.at,
+        "curve": run.arm.curve,
+        "epochs": run.flags["epochs"],
+        "config": run.folder.name,
+        "values": result.values,
+        "missing": result.missing,
+        "failed": result.failed,
+        "seconds": result.seconds,
+        "flops": result.flops,
+        "published": dict(run.arm.published),
+    }
+    if "snr" in study.metrics:
+        entry["snr"] = [snr for _, snr in snr_curve(result)]
+    return entry
 
 
-def snr(found: Outcome) -> list[dict[str, Any]]:
-    """The log's lines with the gradient's signal-to-noise ratio."""
-    from effssl.run import Run
-
-    return [] if found.failed else [line for line in Run(found.job.folder).metrics() if "snr" in line]
-
-
-def _draw_snr(axis: Any, kind: str, style: str, outcomes: Sequence[Outcome]) -> None:
-    for found in outcomes:
-        if found.job.arm.curve == kind and not found.failed:
-            lines = snr(found)
-            label = kind if found.job.seed == 0 else None
-            axis.plot([line["epoch"] for line in lines], [line["snr"] for line in lines], style, label=label)
-
-
-def write(study: Study, scale: str, outcomes: Sequence[Outcome], command: str, folder: Path) -> Path:
-    """results.json, README.md, report.html and the figure of a study, in a folder."""
-    f = figures(study, outcomes)
+def write(found: StudyResults, folder: Path) -> Path:
+    """Write results.json, README.md, report.html and the figure of a study into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    text, picture = markdown(study, scale, f, outcomes, command), draw(study, f, outcomes)
-    if picture:
-        write_atomically(folder / "figure.png", picture)
+    text = markdown(found)
+    image = plot(found.study, found.measured, found.results)
+    if image:
+        write_atomically(folder / "figure.png", image)
         text += "\n![the figure](figure.png)\n"
     write_atomically(folder / "README.md", text)
-    found = record(study, scale, f, outcomes, command)
-    write_atomically(folder / "results.json", json.dumps(found, indent=1) + "\n")
+    write_atomically(folder / "results.json", json.dumps(record(found), indent=1) + "\n")
     write_report(folder)
     return folder
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# On a terminal
+
+
 def show(study: Study, folder: Path) -> None:
-    """Print what a study's folder holds."""
+    """Print the results that a study's folder contains."""
     if not (folder / "results.json").exists():
         raise RequestError(f"{study.name} has no results in {folder}; run it with `effssl study run {study.name}`")
     print((folder / "README.md").read_text())
 
 
-def print_results(study: Study, outcomes: Sequence[Outcome]) -> None:
-    """The table and the claims, on a terminal."""
-    f = figures(study, outcomes)
-    head, found = whole_table(study, f, outcomes)
-    table(f"{study.name} {study.title}", tuple(head), [tuple(row) for row in found])
-    table("claims", ("claim", ""), [(claim.text, word) for claim, word in verdicts(study, f)])
-    for line in remarks(study, f):
+def print_results(found: StudyResults) -> None:
+    """Print the table and the claims."""
+    head, table_rows = whole_table(found)
+    table(f"{found.study.name} {found.study.title}", tuple(head), [tuple(row) for row in table_rows])
+    table("claims", ("claim", ""), [(claim.text, verdict) for claim, verdict in verdicts(found)])
+    for line in remarks(found):
         print(line)

@@ -1,4 +1,4 @@
-"""Run a study: a plan with its cost, arms in processes of their own, nothing twice, and a failure stops nobody else.
+"""Run a study: show the plan with its cost and run the arms in child processes; nothing is run twice.
 
 effssl study run E06 --scale cpu --seeds 3 --jobs 2
 """
@@ -6,209 +6,131 @@ effssl study run E06 --scale cpu --seeds 3 --jobs 2
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effssl.runtime.errors import RequestError, RunFailed, Stopped
-from effssl.runtime.files import write_atomically
-from effssl.runtime.processes import child_environment, die_with_parent, last_words
+from effssl.runtime.errors import RequestError, Stopped
+from effssl.runtime.pool import Pool
 from effssl.runtime.progress import say
-from effssl.studies.plan import NOTHING, Job, Sources, jobs_of, show_plan
+from effssl.studies.arm import child_job, train_and_evaluate, value_of
+from effssl.studies.cost import show_plan
+from effssl.studies.plan import ArmRun, Setup, plan_runs
+from effssl.studies.scales import substitution
 from effssl.studies.study import Study
+from effssl.verbs import Run
 
 
-@dataclass
-class Outcome:
-    """What became of a job."""
+@dataclass(frozen=True)
+class ArmResult:
+    """The result of one run of an arm."""
 
-    job: Job
-    values: dict[str, float] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)  # measure → why
+    run: ArmRun
+    values: dict[str, float] = field(default_factory=dict)  # by metric
+    missing: dict[str, str] = field(default_factory=dict)  # metric → why
     seconds: float = 0.0
     flops: float = 0.0
-    failed: str = ""
+    failed: str = ""  # why, in one line
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.failed and all(name in self.values for name in self.run.metrics)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# One job
+@dataclass(frozen=True)
+class Ended:
+    """How training and evaluating one run ended: an error in one line, or which metrics are missing and why."""
+
+    error: str = ""
+    missing: dict[str, str] = field(default_factory=dict)
 
 
-def carry_out(job: Mapping[str, Any]) -> None:
-    """Train and measure one run; what is there already is not done again."""
-    from effssl.training.pretraining import execute
-
-    folder = Path(job["folder"])
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    run = execute(dict(job["flags"]), folder, "auto", quiet=True, report=False)
-    scores: dict[str, Any] = {}
-    for name, measure in job["measures"].items():
-        if measured(folder).get(name, {}).get("by") == measure:
-            continue
-        entry: dict[str, Any] = {"by": measure}
-        try:
-            entry["value"] = figure(run, measure, scores)
-        except RequestError as error:
-            entry = {"missing": str(error)}  # it is tried again next time
-        keep(folder, name, entry)
-    folder.with_suffix(".failed").unlink(missing_ok=True)
+NOT_RUN = Ended("not run")
+LineHandler = Callable[[ArmRun, str], None]
 
 
-def keep(folder: Path, name: str, entry: dict[str, Any]) -> None:
-    """Add a figure to those of a run; what was measured is not lost to what is missing now."""
-    known = measured(folder)  # read anew: another study may measure the same run at the same time
-    if "value" in entry or "value" not in known.get(name, {}):
-        write_atomically(folder / "measures.json", json.dumps(known | {name: entry}, indent=1) + "\n")
-
-
-def measured(folder: Path) -> dict[str, dict[str, Any]]:
-    """The figures of a run so far: by name, a value and what it was measured by, or why it is missing."""
-    stored = folder / "measures.json"
-    return json.loads(stored.read_text()) if stored.exists() else {}
-
-
-def figure(run: Any, measure: Mapping[str, Any], scores: dict[str, Any]) -> float:
-    """One figure of a finished run; several figures of one score are measured once."""
-    if measure["protocol"] == "snr":
-        values = [line["snr"] for line in run.metrics() if "snr" in line]
-        if not values:
-            raise RequestError("the run did not log its gradient's signal-to-noise ratio")
-        return 1000 * sum(values) / len(values)
-    if measure["reads"] and not measure["data"]:
-        raise RequestError(f"needs --{measure['reads']}, a folder")
-    if measure["also"] == "on_z" and not run.config.projector.layers:
-        raise RequestError("has no projection")
-    key = json.dumps([measure["protocol"], measure["settings"], measure["data"]], sort_keys=True)
-    if key not in scores:
-        several = measure["reads"] == "sets" and "sets" not in measure["settings"]
-        sets = dict(map(named, measure["data"].split(","))) if several else {"": measure["data"] or None}
-        scores[key] = {n: run.evaluate(measure["protocol"], data, **measure["settings"]) for n, data in sets.items()}
-    found = scores[key]
-    if not measure["also"]:
-        return sum(score.value for score in found.values()) / len(found)
-    if measure["also"] in found:
-        return found[measure["also"]].value
-    also = next(iter(found.values())).also
-    if measure["also"] not in also:
-        wanted = "not among --sets" if measure["reads"] == "sets" else f"{measure['protocol']} has no such figure here"
-        raise RequestError(wanted)
-    return float(also[measure["also"]])
-
-
-def named(item: str) -> tuple[str, str]:
-    """One of --sets: flowers=path/to/folder stands for the published set of that name; alone, a folder is its own name.
-
-    >>> named("flowers=photos/flowers-small"), named("photos/cats")
-    (('flowers', 'photos/flowers-small'), ('cats', 'photos/cats'))
-    """
-    name, equals, source = item.partition("=")
-    return (name, source) if equals else (Path(item).name, item)
-
-
-def outcome(job: Job) -> Outcome:
-    """What a job's folder holds."""
-    from effssl.run import Run
-
-    failed, known = job.folder.with_suffix(".failed"), measured(job.folder)
-    if failed.exists():
-        return Outcome(job, failed=failed.read_text().strip())
-    if not known or not Run(job.folder).finished:
-        return Outcome(job, failed="not run")
-    last = Run(job.folder).metrics()[-1]
-    values = {n: known[n]["value"] for n, m in job.measures.items() if known.get(n, {}).get("by") == m}
-    missing = {n: known[n]["missing"] for n in job.measures if "missing" in known.get(n, {})}
-    return Outcome(job, values, missing, last["seconds"], last["flops"])
-
-
-def finished(job: Job) -> bool:
-    """Whether nothing is left to do."""
-    found = outcome(job)
-    return not found.failed and all(name in found.values for name in job.measures)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# All jobs
-
-
-def pace(arms: Path) -> float | None:
-    """Seconds per GFLOP of the runs that have been finished here, of whatever study."""
-    from effssl.run import Run
-
-    runs = [Run(folder) for folder in sorted(arms.iterdir()) if folder.is_dir()] if arms.is_dir() else []
-    ends = [run.metrics()[-1] for run in runs if run.finished]
-    return sum(end["seconds"] for end in ends) / sum(end["flops"] / 1e9 for end in ends) if ends else None
-
-
-def run_study(
-    study: Study, scale: str = "cpu", seeds: int = 1, jobs: int = 2, out: Path = Path("studies"),
-    sources: Sources = NOTHING, plan: bool = True,
-) -> list[Outcome]:  # fmt: skip
-    """Run what is not there yet, `jobs` at a time (0: in this process), and return what all jobs came to."""
-    every = jobs_of(study, scale, seeds, out, sources)
-    todo = list({job.folder: job for job in reversed(every) if not finished(job)}.values())[::-1]  # the first of equals
+def run_study(study: Study, setup: Setup, jobs: int = 2, plan: bool = True) -> list[ArmResult]:
+    """Run all arms that are not complete, `jobs` at a time (0: in this process), and return the results of all."""
+    runs = plan_runs(study, setup)
     if plan:
-        show_plan(study, scale, every, todo, pace(every[0].folder.parent))
+        show_plan(f"{study.name} {study.title}: {substitution(study, setup.scale)}", runs, incomplete(runs))
+    return run_arms(runs, jobs)
+
+
+def run_arms(runs: Sequence[ArmRun], jobs: int, on_line: LineHandler | None = None) -> list[ArmResult]:
+    """Run what is not complete and return the results of all; `on_line` gets the lines that a child writes."""
+    todo = incomplete(runs)
     started = time.monotonic()
-    done = 0
+    ended: dict[Path, Ended] = {}
+    with closing(_in_this_process(todo) if jobs == 0 else _in_pool(todo, jobs, on_line)) as ends:
+        for run, end in ends:
+            ended[run.folder] = end
+            minutes = (time.monotonic() - started) / len(ended) * (len(todo) - len(ended)) / 60
+            say(f"{len(ended)}/{len(todo)}  {describe(result_of(run, end))}  ({minutes:.0f} min left)")
+    return [result_of(run, ended.get(run.folder, NOT_RUN)) for run in runs]
 
-    def one(job: Job) -> None:
-        nonlocal done
-        failed = job.folder.with_suffix(".failed")
-        failed.unlink(missing_ok=True)
-        request = {"flags": job.flags, "measures": job.measures, "folder": str(job.folder)}
-        if jobs == 0:
-            try:
-                carry_out(request)
-            except Stopped:
-                raise
-            except Exception as error:  # whatever it is, it stops nobody else
-                write_atomically(failed, f"{error}\n")
-        else:
-            in_process(request, jobs, failed)
-        done += 1
-        found = outcome(job)
-        left = (time.monotonic() - started) / done * (len(todo) - done)
-        text = found.failed or ", ".join(f"{name} {value:.2f}" for name, value in found.values.items())
-        say(f"{done}/{len(todo)}  {job.arm.name}, seed {job.seed}: {text}  ({left / 60:.0f} min left)")
 
-    if jobs == 0:
-        for job in todo:
-            one(job)
-        return [outcome(job) for job in every]
-    with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(one, job) for job in todo]
+def incomplete(runs: Sequence[ArmRun]) -> list[ArmRun]:
+    """The runs that have to be trained or evaluated; of several with the same folder, the first."""
+    first = {run.folder: run for run in reversed(runs)}
+    return [run for run in first.values() if not result_of(run).complete][::-1]
+
+
+def result_of(run: ArmRun, ended: Ended = NOT_RUN) -> ArmResult:
+    """The result of a run as its folder contains it; `ended` explains what is missing there."""
+    folder = Run(run.folder) if (run.folder / "config.yaml").is_file() else None
+    if folder is None or not folder.finished or (ended.error and ended is not NOT_RUN):
+        return ArmResult(run, failed=ended.error)
+    values, missing = {}, {}
+    for name, metric in run.metrics.items():
         try:
-            for future in running:
-                future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # those that run save themselves; those that wait are not begun
+            value = value_of(folder, metric)
+        except RequestError as error:
+            missing[name] = str(error)
+            continue
+        if value is None:
+            missing[name] = ended.missing.get(name, "not evaluated")
+        else:
+            values[name] = value
+    last: dict[str, Any] = folder.metrics()[-1]
+    return ArmResult(run, values, missing, last["seconds"], last["flops"])
+
+
+def describe(result: ArmResult) -> str:
+    """A result in one line."""
+    values = ", ".join(f"{name} {value:.2f}" for name, value in result.values.items())
+    text = f"failed: {result.failed}" if result.failed else values
+    return f"{result.run.arm.name}, seed {result.run.seed}: {text}"
+
+
+Ends = Generator[tuple[ArmRun, Ended], None, None]
+
+
+def _in_this_process(todo: Sequence[ArmRun]) -> Ends:
+    for run in todo:
+        try:
+            yield run, Ended(missing=train_and_evaluate(run.flags, run.folder, run.metrics))
+        except Stopped:
             raise
-    return [outcome(job) for job in every]
+        except Exception as error:  # whatever it is, it must not stop the other arms
+            yield run, Ended(str(error) or type(error).__name__)
 
 
-def in_process(request: Mapping[str, Any], jobs: int, failed: Path) -> None:
-    """A job in a process of its own; what went wrong is kept in one line."""
-    failed.parent.mkdir(parents=True, exist_ok=True)
-    process = subprocess.run(
-        [sys.executable, "-m", "effssl.studies.runner"], input=json.dumps(request), text=True, capture_output=True,
-        env=child_environment(jobs),
-    )  # fmt: skip
-    if process.returncode < 0:
-        write_atomically(failed, f"killed by signal {-process.returncode}\n")
-    elif process.returncode:
-        write_atomically(failed, last_words(process.stderr, process.returncode) + "\n")
+def _in_pool(todo: Sequence[ArmRun], jobs: int, on_line: LineHandler | None) -> Ends:
+    by_name = {str(run.folder): run for run in todo}
+    options: dict[str, dict[str, Any]] = {name: {} for name in by_name}
+    if on_line is not None:
+        options = {name: {"on_line": _bound(on_line, run)} for name, run in by_name.items()}
+    children = [child_job(name, run.flags, run.folder, run.metrics, **options[name]) for name, run in by_name.items()]
+    with Pool(jobs) as pool:
+        for result in pool.run(children):
+            ended = Ended(result.error) if result.error else Ended(missing=json.loads(result.stdout.splitlines()[-1]))
+            yield by_name[result.job.name], ended
 
 
-if __name__ == "__main__":
-    die_with_parent(os.getppid())
-    try:
-        carry_out(json.load(sys.stdin))
-    except (RequestError, RunFailed, Stopped) as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
+def _bound(on_line: LineHandler, run: ArmRun) -> Callable[[str], None]:
+    return lambda line: on_line(run, line)

@@ -1,4 +1,4 @@
-"""A plan becomes modules: network and terms on a device, and as many processes as there are."""
+"""From a configuration to modules: network, objective and loader, on a device and over all processes."""
 
 from __future__ import annotations
 
@@ -9,78 +9,95 @@ from functools import partial
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from effssl.augment.options import ViewGroup
 from effssl.config import Config
 from effssl.data import Data
-from effssl.network import Network, build_network
-from effssl.network.encoders import Encoder, refused
-from effssl.objectives.objective import Objective, Setting, build_objective
-from effssl.objectives.options import OWN
-from effssl.recipes import Plan
-from effssl.runtime.distribution import world
+from effssl.data.images import Images
+from effssl.data.loader import Batching, ViewLoader, ViewSpec
+from effssl.network.encoders import Encoder, build_encoder, refused
+from effssl.network.network import Network
+from effssl.objectives.objective import Objective, build_terms, groups_read
+from effssl.objectives.term import RunInfo
+from effssl.recipes.resolve import Plan
+from effssl.runtime.distribution import local_rows
+from effssl.runtime.randomness import seeded
+from effssl.training.clock import Clock
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def side_of_views(config: Config, done: float) -> int:
-    """Side of the views at a point of the run: the image size, or a multiple of 4 that grows up to it."""
-    schedule, size = config.schedule, config.image_size
-    if done >= schedule.grow_until or schedule.grow_from == 1:
-        return size
-    grown = done / schedule.grow_until if schedule.grow == "steadily" else 0.0
-    share = schedule.grow_from + (1 - schedule.grow_from) * grown
-    return max(min(8, size), min(size, 4 * round(share * size / 4)))
+def build_network(config: Config) -> Network:
+    """The network of a run; its initial weights depend on the seed and on nothing else."""
+    with seeded(config.seed, "init", "encoder"):
+        encoder = build_encoder(config.encoder, config.image_size, config.stem)
+    return add_projector(encoder, config)
 
 
-def make_objective(
+def add_projector(encoder: Encoder, config: Config) -> Network:
+    """f and g as one network."""
+    with seeded(config.seed, "init", "projector"):
+        return Network(encoder, config.projector)
+
+
+def build_objective(
     plan: Plan, device: torch.device, data: Data | None = None, network: Network | None = None
 ) -> Objective:
-    """Network (the config's, if none is given) and terms on the device, in the memory layout convolutions like best."""
+    """Network (the configured one, if none is given) and terms on the device, in channels-last memory format."""
     config = plan.config
-    setting = Setting(
+    groups = groups_read(config.views.named(), list(plan.weights))
+    info = RunInfo(
+        groups=groups,
         seed=config.seed,
-        alone=not plan.instance,
         image_size=config.image_size,
         batch_size=config.batch_size,
-        together=config.batch_size // (world() * config.accumulate),
-        steps_per_epoch=len(data.train) // config.batch_size if data else 1,
+        steps_per_epoch=Clock.of(config, len(data.train) if data else config.batch_size).steps_per_epoch,
         labels=data.train.labels if data else None,
         classes=len(data.train.classes) if data else 0,
     )
     network = network or build_network(config)
-    first = side_of_views(config, 0.0)
-    if first != config.image_size:
-        with (
-            refused(f"{config.encoder} (views grow with the run; --form paper keeps one size)", first),
-            torch.no_grad(),
-        ):
-            copy.deepcopy(network.encoder).eval()(torch.zeros(2, 3, first, first))
-    objective = build_objective(config, plan.weights, network, setting)
+    check_sides(config, groups, network)
+    terms = build_terms({name: getattr(config, name) for name in plan.weights}, network, info)
+    objective = Objective(network, terms, plan.weights, groups)
+    objective.config = config
     objective = objective.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
         for module in objective.modules():
             if isinstance(module, Encoder):
                 module.compile(dynamic=False)  # one program per size of views; names of weights stay as they are
-    if plan.config.precision != "float32":
-        objective.autocast = partial(torch.autocast, device.type, PRECISIONS[plan.config.precision])
+    if config.precision != "float32":
+        objective.autocast = partial(torch.autocast, device.type, PRECISIONS[config.precision])
     return objective
 
 
-def in_parallel(objective: Objective, plan: Plan) -> DistributedDataParallel:
+def check_sides(config: Config, groups: dict[str, ViewGroup], network: Network) -> None:
+    """Refuse view groups whose size the encoder does not take."""
+    clock = Clock.of(config, images=config.batch_size)
+    sides = {name: group.side(config.image_size) for name, group in groups.items()} | {"growing": clock.side(0)}
+    encoder = copy.deepcopy(network.encoder).eval()
+    device = next((p.device for p in encoder.parameters()), None)
+    for name, side in sides.items():
+        if side != config.image_size:
+            with refused(f"{config.encoder} (views.{name})", side), torch.no_grad():
+                encoder(torch.zeros(2, 3, side, side, device=device))
+
+
+def build_loader(objective: Objective, images: Images, device: torch.device, clock: Clock) -> ViewLoader:
+    """Batches of the views that an objective reads; of every batch this process creates its rows."""
+    config: Config = objective.config
+    spec = ViewSpec(config.augment, objective.groups, config.image_size, objective.reads_clean, config.compile)
+    batching = Batching(config.batch_size, config.seed, local_rows(config.batch_size), workers=config.workers)
+    return ViewLoader(images, spec, batching, device, clock.side)
+
+
+def in_parallel(objective: Objective) -> DistributedDataParallel:
     """Average gradients over processes.
 
     Buffers are not broadcast: queues are the same everywhere anyway, and statistics of keys are meant to be each
-    process's own. Weights may be unused (a projector when only `supervised` is there), which torch has to be told.
+    process's own. Weights may be unused (a projector where every term reads h), which torch has to know.
     """
-    rotation = plan.config.rotation
-    on_z = set(plan.weights) & {"simclr", "byol", "simsiam", "swav", "moco", "supcon"}
-    plain = "rotation" not in plan.weights or (rotation.form == "ce" and not rotation.shared)
-    all_used = (
-        plain
-        and not set(plan.weights) & set(OWN)
-        and bool(on_z or (plan.weights.keys() == {"rotation"} and rotation.on == "z"))
-    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has another name in the newest torch
-        made = DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=not all_used)
+        parallel = DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=True)
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")  # a matter of speed on GPUs
-    return made
+    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")  # most objectives use all of them
+    return parallel

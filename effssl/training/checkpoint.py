@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from effssl.runtime.errors import RunFailed
-from effssl.runtime.files import keep_copy, written_beside
+from effssl.runtime.files import atomic_path, link_atomically, write_synced
 from effssl.runtime.progress import say
 
 DIGEST = 32  # bytes of SHA-256 in front of the content
@@ -24,9 +24,10 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     torch.save(state, buffer)
     content = buffer.getvalue()
     # Only when the new one is complete on the disk does the old one step aside.
-    with written_beside(path, hashlib.sha256(content).digest() + content):
+    with atomic_path(path) as temporary:
+        write_synced(temporary, hashlib.sha256(content).digest() + content)
         if path.exists():
-            keep_copy(path, previous(path))
+            link_atomically(path, previous(path))
 
 
 def previous(path: Path) -> Path:

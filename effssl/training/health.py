@@ -1,43 +1,61 @@
-"""Is the representation learning or collapsing? Looked at every few epochs, said in plain words."""
+"""Is the representation learning or collapsing? Evaluated every few epochs, said in plain words."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.config import Health as Settings
-from effssl.data import Data, Images
+from effssl.data.images import Images
 from effssl.features.extract import Features, run_over
 from effssl.features.knn import knn_accuracy
 from effssl.network.loaded import LoadedEncoder
 from effssl.network.network import Network
-from effssl.runtime.distribution import gather_uneven, rank, world
+from effssl.runtime.distribution import gather_uneven, rank, world_size
 from effssl.runtime.errors import RunFailed
 from effssl.runtime.randomness import generator
+from effssl.training.metadata import encoder_metadata
+from effssl.training.trainer import Trainer
 
 # A spread of 1 is that of directions drawn at random, 0 is one point. An untrained network gives similar images similar
 # projections (0.2 to 0.3); learning spreads them out (0.7 and more), collapse draws them together.
 COLLAPSED_SPREAD, COLLAPSED_SHARE, COLLAPSED_RANK = 0.05, 0.5, 1.5
 SAMPLE = 2000  # features that spread and rank are measured on: enough to be stable, and their cost stays small
-FEWEST = 10  # with fewer images even a healthy network shows hardly any direction
-UNLABELLED = 1000  # images that are looked at where there are no labels
-TOLD = 0.2  # of the way from chance to perfect, at which a rotation task counts as learned
+MIN_IMAGES = 10  # with fewer images even a healthy network shows hardly any direction
+UNLABELLED = 1000  # images that are evaluated where there are no labels
+LEARNED = 0.2  # of the way from chance to perfect, at which a task counts as learned
 GAIN = 1.0  # points of kNN accuracy over the untrained network that count as learning
 
 
 @dataclass(frozen=True)
-class Look:
-    """One look at the representation."""
+class Representation:
+    """One evaluation of the representation."""
 
     std_h: float  # spread of normalized features, 1 = all directions alike, 0 = one point
     std_z: float
     rank_h: float  # effective number of directions in use
     rank_z: float
     knn: float | None = None  # percent on the validation split, where labels exist
-    sampled: int = 1000  # images that were looked at
+    sampled: int = 1000  # images that were evaluated
+
+
+@dataclass(frozen=True)
+class TaskAccuracy:
+    """How well a task is solved, and what guessing would reach; both between 0 and 1."""
+
+    name: str
+    accuracy: float
+    chance: float
+
+    @property
+    def learned_from(self) -> float:
+        """Accuracy from which the task counts as learned."""
+        return self.chance + LEARNED * (1 - self.chance)
 
 
 def spread(features: Tensor) -> float:
@@ -55,17 +73,32 @@ def effective_rank(features: Tensor) -> float:
 
 
 class Monitor:
-    """Looks at the network from time to time, always at the same images, and compares with the untrained network."""
+    """Evaluates the network from time to time, always on the same images, and compares with the untrained network."""
 
-    def __init__(self, settings: Settings, data: Data, about: dict) -> None:
-        self.about = about
-        fit, validation = data.validation() if data.train.labels is not None else (data.train, data.train)
-        # Without labels there is nothing to vote on, and only the spread of some images is looked at.
-        self.bank = _some(fit, settings.bank if data.train.labels is not None else 0)
-        self.queries = _some(validation, settings.queries if data.train.labels is not None else UNLABELLED)
+    def __init__(self, trainer: Trainer) -> None:
+        config, data = trainer.config, trainer.data
+        self.trainer = trainer
+        self.every = config.health.every or max(1, config.epochs // 10)  # epochs between two evaluations
+        self.about = encoder_metadata(config)
+        labelled = data.train.labels is not None
+        fit, validation = data.validation() if labelled else (data.train, data.train)
+        # Without labels there is nothing to vote on, and only the spread of some images is measured.
+        self.bank = sample(fit, config.health.bank if labelled else 0)
+        self.queries = sample(validation, config.health.queries if labelled else UNLABELLED)
+
+    def evaluate(self, line: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Figures of the representation; after training, with the line of the epoch, a verdict too."""
+        started = time.perf_counter()
+        found = self.measure(self.trainer.objective.network)
+        evaluations = self.trainer.record_evaluation(asdict(found), time.perf_counter() - started)
+        figures: dict[str, Any] = {k: round(v, 4) for k, v in asdict(found).items() if v is not None}
+        if line is not None:
+            word, why = verdict([Representation(**one) for one in evaluations], task_accuracies(line))
+            figures |= {"verdict": word, "why": why}
+        return figures
 
     @torch.no_grad()
-    def look(self, network: Network) -> Look:
+    def measure(self, network: Network) -> Representation:
         """Measure without disturbing: eval mode, no gradient, and back to what it was."""
         was_training = network.training
         network.eval()
@@ -81,61 +114,77 @@ class Monitor:
                 knn = knn_accuracy(self._features(network, self.bank), queries)
         finally:
             network.train(was_training)
-        return Look(spread(h), spread(z), effective_rank(h), effective_rank(z), knn, len(h))
+        return Representation(spread(h), spread(z), effective_rank(h), effective_rank(z), knn, len(h))
 
     def _features(self, network: Network, images: Images) -> Features:
         """Features of all images; of several processes each takes its part."""
         encoder = LoadedEncoder(network.encoder, self.about)
-        mine = torch.arange(len(images)).tensor_split(world())[rank()]
-        part = run_over(encoder, images if world() == 1 else images.select(mine), lambda rows: None)
+        mine = torch.arange(len(images)).tensor_split(world_size())[rank()]
+        part = run_over(encoder, images if world_size() == 1 else images.select(mine), lambda rows: None)
         rows = gather_uneven(mine[part.rows])
         return Features(gather_uneven(part.h), None if images.labels is None else images.labels[rows], rows)
 
 
-def _some(images: Images, most: int) -> Images:
+def sample(images: Images, most: int) -> Images:
+    """At most so many of the images, always the same ones."""
     if len(images) <= most:
         return images
     return images.select(torch.randperm(len(images), generator=generator(0, "health"))[:most].sort().values)
 
 
-def verdict(looks: list[Look], rotation_accuracy: float | None = None, chance: float = 0.25) -> tuple[str, str]:
-    """(learning | collapsing | too early to tell, why), from all looks so far; the first is the untrained network."""
-    first, last = looks[0], looks[-1]
-    if last.sampled < FEWEST:
-        return "too early to tell", f"{last.sampled} validation images are too few to tell by"
-    if min(last.std_h, last.std_z) < COLLAPSED_SPREAD:
-        which = "features" if last.std_h < COLLAPSED_SPREAD else "projections"
-        return "collapsing", f"all images get nearly the same {which} (spread {min(last.std_h, last.std_z):.3f} of 1)"
-    if min(last.rank_h, last.rank_z) < COLLAPSED_RANK:
-        return "collapsing", f"features vary along {min(last.rank_h, last.rank_z):.1f} directions only"
-    if last.std_z < COLLAPSED_SHARE * first.std_z:
-        shrank = f"from {first.std_z:.2f} to {last.std_z:.2f} of 1"
-        return "collapsing", f"projections of different images draw together: their spread fell {shrank}"
-    if len(looks) < 2:
+def task_accuracies(line: Mapping[str, Any]) -> list[TaskAccuracy]:
+    """The tasks of a journal's line."""
+    names = [key.removeprefix("accuracy/") for key in line if key.startswith("accuracy/")]
+    return [TaskAccuracy(name, line[f"accuracy/{name}"], line[f"chance/{name}"]) for name in names]
+
+
+def verdict(evaluations: list[Representation], tasks: list[TaskAccuracy]) -> tuple[str, str]:
+    """(learning | collapsing | too early to tell, why), from all evaluations; the first is of the untrained network."""
+    first, last = evaluations[0], evaluations[-1]
+    if last.sampled < MIN_IMAGES:
+        return "too early to tell", f"{last.sampled} validation images are too few"
+    collapse = collapsed(first, last)
+    if collapse:
+        return "collapsing", collapse
+    if len(evaluations) < 2:
         return "too early to tell", "the network is untrained"
     if last.knn is not None and first.knn is not None:
-        gain = last.knn - first.knn
-        if gain >= GAIN:
-            return "learning", f"kNN {last.knn:.1f} %, {gain:+.1f} over the untrained network; spread {last.std_h:.2f}"
-        if len(looks) > 3 and last.rank_h < first.rank_h / 2:
-            fell = f"directions in use fell from {first.rank_h:.0f} to {last.rank_h:.0f}"
-            return "collapsing", f"kNN {last.knn:.1f} % ({gain:+.1f}), {fell}"
-        return "too early to tell", f"kNN {last.knn:.1f} %, {gain:+.1f} over the untrained network"
-    if rotation_accuracy is not None and rotation_accuracy > chance + TOLD * (1 - chance):
-        told = f"rotation accuracy {100 * rotation_accuracy:.0f} % (chance {100 * chance:.0f} %)"
-        return "learning", f"{told}, spread {last.std_h:.2f}"
-    if rotation_accuracy is None and last.rank_h > 1.2 * first.rank_h and last.std_h > 1.1 * first.std_h:
-        return (
-            "learning",
-            f"directions in use grew from {first.rank_h:.0f} to {last.rank_h:.0f}, spread {last.std_h:.2f}",
-        )
-    told = ""
-    if rotation_accuracy is not None:
-        told = f"rotation accuracy {100 * rotation_accuracy:.0f} %, of chance {100 * chance:.0f} %, is learning from "
-        told += f"{100 * (chance + TOLD * (1 - chance)):.0f} % on; "
-    return "too early to tell", f"no labels; {told}no collapse (spread {last.std_h:.2f}, rank {last.rank_h:.0f})"
+        return by_knn(evaluations, last.knn, last.knn - first.knn)
+    return by_tasks(first, last, tasks)
 
 
-def record(look: Look) -> dict[str, float]:
-    """As metrics.jsonl holds it."""
-    return {key: round(value, 4) for key, value in asdict(look).items() if value is not None}
+def collapsed(first: Representation, last: Representation) -> str:
+    """Why the representation counts as collapsed; empty if it does not."""
+    if min(last.std_h, last.std_z) < COLLAPSED_SPREAD:
+        which = "features" if last.std_h < COLLAPSED_SPREAD else "projections"
+        return f"all images get nearly the same {which} (spread {min(last.std_h, last.std_z):.3f} of 1)"
+    if min(last.rank_h, last.rank_z) < COLLAPSED_RANK:
+        return f"features vary along {min(last.rank_h, last.rank_z):.1f} directions only"
+    if last.std_z < COLLAPSED_SHARE * first.std_z:
+        return f"the spread of the projections fell from {first.std_z:.2f} to {last.std_z:.2f} of 1"
+    return ""
+
+
+def by_knn(evaluations: list[Representation], knn: float, gain: float) -> tuple[str, str]:
+    """The verdict where labels exist."""
+    first, last = evaluations[0], evaluations[-1]
+    if gain >= GAIN:
+        return "learning", f"kNN {knn:.1f} %, {gain:+.1f} over the untrained network; spread {last.std_h:.2f}"
+    if len(evaluations) > 3 and last.rank_h < first.rank_h / 2:
+        fell = f"directions in use fell from {first.rank_h:.0f} to {last.rank_h:.0f}"
+        return "collapsing", f"kNN {knn:.1f} % ({gain:+.1f}), {fell}"
+    return "too early to tell", f"kNN {knn:.1f} %, {gain:+.1f} over the untrained network"
+
+
+def by_tasks(first: Representation, last: Representation, tasks: list[TaskAccuracy]) -> tuple[str, str]:
+    """The verdict without labels: by the tasks, or by the directions in use where there is none."""
+    texts = [f"{t.name} accuracy {100 * t.accuracy:.0f} % (chance {100 * t.chance:.0f} %)" for t in tasks]
+    learned = [text for task, text in zip(tasks, texts, strict=True) if task.accuracy > task.learned_from]
+    if learned:
+        return "learning", f"{', '.join(learned)}, spread {last.std_h:.2f}"
+    if not tasks and last.rank_h > 1.2 * first.rank_h and last.std_h > 1.1 * first.std_h:
+        grew = f"directions in use grew from {first.rank_h:.0f} to {last.rank_h:.0f}"
+        return "learning", f"{grew}, spread {last.std_h:.2f}"
+    needed = [f"{text}, learning from {100 * t.learned_from:.0f} %; " for t, text in zip(tasks, texts, strict=True)]
+    healthy = f"no collapse (spread {last.std_h:.2f}, rank {last.rank_h:.0f})"
+    return "too early to tell", f"no labels; {''.join(needed)}{healthy}"

@@ -1,16 +1,14 @@
-"""SGD and LARS over the parameters of an objective, and the learning rate of a step."""
+"""SGD and LARS over the parameters of an objective."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from effssl.config import Optimizer as Settings
-from effssl.config import Schedule
+from effssl.config import Optimizer as OptimizerSettings
 from effssl.objectives.objective import Objective
 
 
@@ -23,9 +21,9 @@ class LARS(torch.optim.Optimizer):
     def __init__(
         self, params: Any, lr: float, momentum: float, weight_decay: float, trust: float, trust_clip: bool
     ) -> None:
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, defaults)
-        self.trust, self.trust_clip = trust, trust_clip
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.trust = trust
+        self.trust_clip = trust_clip
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -56,8 +54,8 @@ class LARS(torch.optim.Optimizer):
                 p.add_(buffer, alpha=-group["lr"])
 
 
-def make_optimizer(settings: Settings, objective: Objective, lr: float) -> torch.optim.Optimizer:
-    """One optimizer for all weights, in two groups: scheduled, and held at `lr` (SimSiam's predictor)."""
+def build_optimizer(settings: OptimizerSettings, objective: Objective, lr: float) -> torch.optim.Optimizer:
+    """One optimizer for all weights, in two groups: scheduled, and held at `lr` (a predictor whose rate is fixed)."""
     fixed = [p for _, term in objective.items() for p in term.fixed_lr()]
     held = {id(p) for p in fixed}
     scheduled = [p for p in objective.parameters() if p.requires_grad and id(p) not in held]
@@ -69,22 +67,6 @@ def make_optimizer(settings: Settings, objective: Objective, lr: float) -> torch
     return torch.optim.SGD(
         groups, lr, settings.momentum, weight_decay=settings.weight_decay, nesterov=settings.nesterov, foreach=True
     )
-
-
-def learning_rate(lr: float, schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int) -> float:
-    """Linear warm-up to the curve's value, then cosine to `final` or down by steps, per step."""
-
-    def curve(at: float) -> float:
-        share = at / max(1, total_steps)
-        if schedule.steps:
-            return lr * schedule.step_factor ** sum(share >= mark for mark in schedule.steps)
-        return lr * (schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * share)) / 2)
-
-    warmup = schedule.warmup_epochs * steps_per_epoch
-    if step < warmup:
-        start = lr * schedule.warmup_from
-        return start + (curve(warmup) - start) * (step + 1) / warmup
-    return curve(step)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

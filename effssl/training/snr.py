@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from effssl.network import Network
+from effssl.network.network import Network
 
 EPSILON = 1e-12
 

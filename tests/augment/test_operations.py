@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchvision.transforms.v2.functional as reference
 from torch import Tensor
 
 from effssl.augment import blur, color, crop
-from effssl.augment.rotate import rotate_quarters
+from effssl.augment.rotate import rotate, rotate_and_crop, rotate_quarters, valid_share
 
 TOLERANCE = 2 / 255
 
@@ -20,9 +21,9 @@ def per_image(function, images: Tensor, *parameters: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def box_numbers(count: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
+def box_parameters(count: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
     g = torch.Generator().manual_seed(0)
-    return crop.box_numbers(torch.rand(count, crop.NUMBERS, generator=g, dtype=torch.float64), scale, ratio)
+    return crop.box_parameters(torch.rand(count, crop.NUMBERS, generator=g, dtype=torch.float64), scale, ratio)
 
 
 def uniform(low: float, high: float, count: int = 64) -> Tensor:
@@ -32,8 +33,8 @@ def uniform(low: float, high: float, count: int = 64) -> Tensor:
 @pytest.mark.parametrize("name", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [16, 32, 96, 150])
 def test_crop_equals_antialiased_resized_crop(photos: Tensor, name: str, size: int) -> None:
-    numbers = box_numbers(64, (0.05, 1.0), (0.5, 2.0))
-    box = crop.boxes(torch.tensor([[96, 96]]).expand(64, 2), numbers, (0.5, 2.0))
+    parameters = box_parameters(64, (0.05, 1.0), (0.5, 2.0))
+    box = crop.boxes(torch.tensor([[96, 96]]).expand(64, 2), parameters, (0.5, 2.0))
     flip = torch.arange(64) % 2 == 0
     mine = crop.crop_resize(photos, box, size, flip, name)
     mode = reference.InterpolationMode(name)
@@ -49,7 +50,7 @@ def test_several_boxes_per_image_are_cut_as_if_alone(photos: Tensor, size: int) 
     """Also from images that are not square, where rows and columns have filters of their own."""
     for images in (photos[:8], photos[:8, :, :60]):
         box = crop.boxes(
-            torch.tensor([images.shape[-2:]]).expand(24, 2), box_numbers(24, (0.1, 1.0), (0.5, 2.0)), (0.5, 2.0)
+            torch.tensor([images.shape[-2:]]).expand(24, 2), box_parameters(24, (0.1, 1.0), (0.5, 2.0)), (0.5, 2.0)
         )
         flip = torch.arange(24) % 2 == 0
         together = crop.crop_resize(images, box, size, flip).view(8, 3, 3, size, size).transpose(1, 2)
@@ -84,8 +85,8 @@ def test_resize_equals_antialiased_resize(photos: Tensor) -> None:
 @pytest.mark.parametrize("size", [(96, 96), (40, 200), (300, 17), (2, 2)])
 def test_boxes_follow_the_rule(size: tuple[int, int]) -> None:
     scale, ratio, n = (0.2, 1.0), (0.75, 4 / 3), 4000
-    numbers = box_numbers(n, scale, ratio)
-    top, left, height, width = crop.boxes(torch.tensor([size]).expand(n, 2), numbers, ratio).unbind(1)
+    parameters = box_parameters(n, scale, ratio)
+    top, left, height, width = crop.boxes(torch.tensor([size]).expand(n, 2), parameters, ratio).unbind(1)
     assert (height >= 1).all()
     assert (width >= 1).all()
     assert (top >= 0).all()
@@ -110,8 +111,8 @@ def test_distribution_matches_torchvision() -> None:
     theirs = torch.tensor(
         [list(RandomResizedCrop(8, (0.2, 1.0)).make_params([torch.zeros(3, 50, 70)]).values())[:4] for _ in range(3000)]
     ).double()
-    numbers = box_numbers(3000, (0.2, 1.0), (0.75, 4 / 3))
-    mine = crop.boxes(torch.tensor([[50, 70]]).expand(3000, 2), numbers, (0.75, 4 / 3)).double()
+    parameters = box_parameters(3000, (0.2, 1.0), (0.75, 4 / 3))
+    mine = crop.boxes(torch.tensor([[50, 70]]).expand(3000, 2), parameters, (0.75, 4 / 3)).double()
     assert torch.allclose(mine.mean(0), theirs.mean(0), rtol=0.05, atol=0.5)
     assert torch.allclose(mine.std(0), theirs.std(0), rtol=0.08)
 
@@ -183,3 +184,28 @@ def test_rotation_is_exact_counter_clockwise_and_four_make_the_identity(photos: 
     for _ in range(4):
         again = rotate_quarters(again, torch.ones(64, dtype=torch.long))
     assert torch.equal(again, x)
+
+
+@pytest.mark.parametrize("degrees", [45.0, 30.0, 120.0, 225.0])
+def test_any_angle_equals_torchvision_inside_the_valid_square(photos: Tensor, degrees: float) -> None:
+    """Rotate by torchvision, then crop the valid square and resize: the same image, up to sampling twice."""
+    x = F.avg_pool2d(photos[:8].float() / 255, 5, 1, 2)  # smooth, so that sampling twice matters little
+    share = valid_share(degrees)
+    mine = rotate_and_crop(x, torch.full((8,), degrees), share)
+    rotated = reference.rotate(x, degrees, interpolation=reference.InterpolationMode.BILINEAR)
+    grid = F.affine_grid(torch.eye(2, 3).mul(share).expand(8, 2, 3), list(x.shape), align_corners=False)
+    theirs = F.grid_sample(rotated, grid, mode="bilinear", align_corners=False)
+    inner = (slice(None), slice(None), slice(2, -2), slice(2, -2))
+    assert (mine[inner] - theirs[inner]).abs().max() < 0.06
+    assert (mine[inner] - theirs[inner]).abs().mean() < 0.005
+
+
+def test_all_angles_of_a_set_are_cropped_alike(photos: Tensor) -> None:
+    x, positions = photos[:4].float(), torch.tensor([0, 1, 0, 1])
+    common = rotate(x, positions, (0.0, 45.0))
+    degrees = torch.tensor([0.0, 45.0])[positions]
+    assert torch.equal(common, rotate_and_crop(x, degrees, valid_share(45)))
+    assert not torch.allclose(common[0], x[0])  # 0° is zoomed and sampled like 45°
+    exact = rotate(x, positions, (180.0, 270.0))
+    assert torch.equal(exact[0], torch.rot90(x[0], 2, (1, 2)))
+    assert torch.equal(exact[1], torch.rot90(x[1], 3, (1, 2)))

@@ -4,24 +4,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from effssl import augment
 from effssl.augment import pipeline
+from effssl.augment import pipeline as augment
 from effssl.augment.crop import boxes
-from effssl.augment.pipeline import GROUP
-from effssl.config import Augment
+from effssl.augment.options import Augment
+from effssl.augment.pipeline import JITTER_GROUP
 from effssl.runtime.randomness import generator
 
 PLAIN = Augment(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0, jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
 
 
-def apply(config: Augment, images: Tensor, draws: augment.Draws, size: int) -> Tensor:
+def apply(config: Augment, images: Tensor, parameters: augment.ViewParameters, size: int) -> Tensor:
     sizes = torch.tensor(images.shape[-2:]).expand(len(images), 2)
-    box = boxes(sizes, draws.box[:, 0], config.ratio)
-    return augment.recolor(config, augment.cut(config, images, box, draws.flip, size), draws)
+    box = boxes(sizes, parameters.box[:, 0], config.ratio)
+    return augment.photometric(config, augment.crop_and_flip(images, box, parameters.flip, size), parameters)
 
 
 def views(config: Augment, images: Tensor, size: int = 32, seed: int = 0) -> Tensor:
-    return apply(config, images, augment.draw(config, len(images), 1, [generator(seed, "t")]), size)
+    return apply(config, images, augment.draw_parameters(config, len(images), 1, [generator(seed, "t")]), size)
 
 
 def test_without_any_change_the_view_is_the_image(photos: Tensor) -> None:
@@ -36,9 +36,9 @@ def test_same_generator_same_view_other_generator_other_view(photos: Tensor) -> 
 
 def test_probabilities_come_out_right() -> None:
     config = Augment(blur=(1.0, 0.1), solarize=(0.0, 0.2))
-    both = augment.draw(config, 20_000, 2, [generator(0, "p")])
+    both = augment.draw_parameters(config, 20_000, 2, [generator(0, "p")])
     first, second = (
-        augment.Draws(**{name: value[k::2] for name, value in vars(both).items()}) for k in (0, 1)
+        augment.ViewParameters(**{name: value[k::2] for name, value in vars(both).items()}) for k in (0, 1)
     )  # the views of an image stand together
     assert not torch.equal(first.box, second.box)
     assert first.flip.float().mean().sub(0.5).abs() < 0.02
@@ -54,8 +54,8 @@ def test_probabilities_come_out_right() -> None:
 
 
 def test_order_of_jitter_is_a_permutation_per_group() -> None:
-    order = augment.draw(Augment(), 40 * GROUP, 1, [generator(0, "o")]).order
-    groups = order.view(40, GROUP, 4)
+    order = augment.draw_parameters(Augment(), 40 * JITTER_GROUP, 1, [generator(0, "o")]).order
+    groups = order.view(40, JITTER_GROUP, 4)
     assert (groups == groups[:, :1]).all()
     assert (groups.sort(2).values == torch.arange(4)).all()
     assert len({tuple(row) for row in groups[:, 0].tolist()}) > 10
@@ -63,9 +63,9 @@ def test_order_of_jitter_is_a_permutation_per_group() -> None:
 
 def test_cropped_images_only_miss_the_flip(photos: Tensor) -> None:
     config = Augment(jitter=0, gray=0, mean=(0, 0, 0), std=(1, 1, 1))
-    draws = augment.draw(config, 64, 1, [generator(0, "c")])
-    out = augment.recolor(config, augment.flip(photos[:, None], draws.flip), draws)
-    expected = torch.where(draws.flip.view(-1, 1, 1, 1), photos.flip(-1), photos) / 255
+    parameters = augment.draw_parameters(config, 64, 1, [generator(0, "c")])
+    out = augment.photometric(config, augment.flip_crops(photos[:, None], parameters.flip), parameters)
+    expected = torch.where(parameters.flip.view(-1, 1, 1, 1), photos.flip(-1), photos) / 255
     assert torch.allclose(out, expected)
 
 
@@ -74,7 +74,9 @@ def test_rows_can_be_kept_by_rank(photos: Tensor) -> None:
     images = photos.repeat(2, 1, 1, 1)
 
     def some(rows: slice) -> Tensor:
-        return apply(config, images[rows], augment.draw(config, len(images), 1, [generator(0, "r")], rows), 32)
+        return apply(
+            config, images[rows], augment.draw_parameters(config, len(images), 1, [generator(0, "r")], rows), 32
+        )
 
     parts = [some(rows) for rows in (slice(0, 48), slice(48, 128))]
     assert torch.allclose(some(slice(None)), torch.cat(parts), atol=1e-5)
@@ -89,11 +91,11 @@ def test_a_few_at_a_time_are_recolored_as_all_at_once(photos: Tensor, monkeypatc
 @pytest.mark.parametrize("size", [32, 96])
 def test_views_of_an_image_are_made_as_if_alone(photos: Tensor, size: int) -> None:
     config = Augment(blur=(0.7, 0.3, 0.1), solarize=(0.1, 0.5, 0.3), gray=0.4)
-    draws = augment.draw(config, len(photos), 3, [generator(0, "m")])
-    box = boxes(torch.tensor([[96, 96]]).expand(len(draws.flip), 2), draws.box[:, 0], config.ratio)
-    together = augment.recolor(config, augment.cut(config, photos, box, draws.flip, size), draws)
+    parameters = augment.draw_parameters(config, len(photos), 3, [generator(0, "m")])
+    box = boxes(torch.tensor([[96, 96]]).expand(len(parameters.flip), 2), parameters.box[:, 0], config.ratio)
+    together = augment.photometric(config, augment.crop_and_flip(photos, box, parameters.flip, size), parameters)
     for k, mine in enumerate(together.unflatten(2, (3, size)).unbind(2)):
-        alone = augment.Draws(**{name: value[k::3] for name, value in vars(draws).items()})
+        alone = augment.ViewParameters(**{name: value[k::3] for name, value in vars(parameters).items()})
         assert all(chosen.any() for chosen in (alone.sigma, alone.solarize, alone.gray))
         assert torch.allclose(mine, apply(config, photos, alone, size), atol=1e-4)
 
@@ -106,6 +108,18 @@ def test_gray_needs_no_jitter(photos: Tensor) -> None:
 
 def test_a_view_does_not_depend_on_how_many_follow() -> None:
     config = Augment(blur=(0.5, 0.1))
-    alone, three = (augment.draw(config, 200, count, [generator(0, "v")]) for count in (1, 3))
+    alone, three = (augment.draw_parameters(config, 200, count, [generator(0, "v")]) for count in (1, 3))
     for name, value in vars(alone).items():
         assert torch.equal(value, getattr(three, name)[::3]), name
+
+
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+def test_whole_images_at_their_own_size_are_not_resampled(photos: Tensor, name: str) -> None:
+    """To the bit; and so are boxes that are not whole, or views of another side, up to what resampling does."""
+    boxes_of_all = torch.tensor([[0, 0, 96, 96]]).expand(64, 4)
+    flips = torch.arange(64) % 2 == 0
+    expected = torch.where(flips.view(-1, 1, 1, 1), photos.flip(-1), photos).float() / 255
+    assert (augment.crop_and_flip(photos, boxes_of_all, flips, 96, name) - expected).abs().max() < 1e-7
+    shifted = boxes_of_all + torch.tensor([0, 3, 0, -3])
+    assert not torch.allclose(augment.crop_and_flip(photos, shifted, flips, 96, name), expected, atol=0.05)
+    assert augment.crop_and_flip(photos, boxes_of_all, flips, 48, name).shape == (64, 3, 48, 48)

@@ -75,7 +75,7 @@ def test_files_may_vanish_while_training(album: Path, tmp_path: Path, monkeypatc
 def test_an_animated_image_is_its_first_frame(album: Path) -> None:
     frames = [PHOTO.resize((64, 48)).rotate(90 * k) for k in range(3)]
     frames[0].save(album / "moving.webp", save_all=True, append_images=frames[1:], lossless=True)
-    from effssl.data.folder import decode
+    from effssl.data.image_files import decode
 
     assert decode(album / "moving.webp").tobytes() == frames[0].tobytes()
 
@@ -93,7 +93,7 @@ def test_a_batch_of_nan_stops_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def poisoned(self, epoch: int, first: int = 0):
         for views in real(self, epoch, first):
-            yield dataclasses.replace(views, large=[view * float("nan") for view in views.large])
+            yield dataclasses.replace(views, pixels={name: x * float("nan") for name, x in views.pixels.items()})
 
     monkeypatch.setattr(loader.ViewLoader, "epoch", poisoned)
     with pytest.raises(effssl.RunFailed, match="loss is not finite"):
@@ -109,7 +109,7 @@ def test_what_is_not_finite_is_never_saved(tmp_path: Path, monkeypatch: pytest.M
     def poisoned(self, epoch: int, first: int = 0):
         for views in real(self, epoch, first):
             bad = float("nan") if views.step == 4 else 1.0
-            yield dataclasses.replace(views, large=[view * bad for view in views.large])
+            yield dataclasses.replace(views, pixels={name: x * bad for name, x in views.pixels.items()})
 
     settings = {"epochs": 1, "subset": 512, "batch_size": 64, "checkpoint_every": 1, "quiet": True}
     with monkeypatch.context() as patch:
@@ -158,7 +158,7 @@ def test_pipes_and_links_in_a_circle(album: Path) -> None:
 def test_sixteen_bits_and_turned(tmp_path: Path) -> None:
     import numpy as np
 
-    from effssl.data.folder import decode
+    from effssl.data.image_files import decode
 
     deep = (np.arange(40 * 60).reshape(40, 60) * 27).astype(np.uint16)
     exif = Image.Exif()

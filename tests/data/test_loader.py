@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +13,17 @@ from torch import Tensor
 
 import effssl
 from effssl.augment.crop import center_boxes
-from effssl.config import Augment
+from effssl.augment.options import Augment, ViewGroup
 from effssl.data import ArrayImages, FolderImages, open_data
-from effssl.data.loader import ViewLoader, clean_batches
-from effssl.data.pack import pack
-from effssl.data.views import Needs, Own
+from effssl.data.images import Reading, crop_batches
+from effssl.data.loader import Batching, ViewLoader, ViewSpec
+from effssl.data.packing import pack
+from effssl.data.views import Views
 from effssl.runtime.errors import RequestError
+from tests.data.recorded import RecordedImages
 
 CPU = torch.device("cpu")
-CENTER = partial(center_boxes, share=1.0)
+SERIAL = Reading(workers=0)
 
 
 @pytest.fixture
@@ -33,50 +35,70 @@ def folder(tmp_path: Path) -> Path:
 
 
 def loader(images, workers: int = 0, batch: int = 4, views: int = 2, **flags) -> ViewLoader:
-    return ViewLoader(images, Augment(**flags), Needs(large=views), batch, 32, 0, CPU, workers)
+    spec = ViewSpec(Augment(**flags), {"large": ViewGroup(count=views)}, 32)
+    return ViewLoader(images, spec, Batching(batch, 0, workers=workers), CPU)
+
+
+def same(a: Views, b: Views) -> bool:
+    return torch.equal(a.index, b.index) and all(torch.equal(x, b.pixels[name]) for name, x in a.pixels.items())
 
 
 def test_each_image_once_per_epoch_and_another_order_next(photos: Tensor) -> None:
     images = ArrayImages(photos)
-    made = loader(images, batch=16)
-    first, second = (torch.cat([b.index for b in made.epoch(e)]) for e in (0, 1))
+    batches = loader(images, batch=16)
+    first, second = (torch.cat([b.index for b in batches.epoch(e)]) for e in (0, 1))
     assert sorted(first.tolist()) == list(range(64))
     assert not torch.equal(first, second)
 
 
 def test_last_partial_batch_is_dropped(photos: Tensor) -> None:
-    made = loader(ArrayImages(photos[:30]), batch=16)
-    assert made.steps == 1
-    assert [len(b.index) for b in made.epoch(0)] == [16]
+    batches = loader(ArrayImages(photos[:30]), batch=16)
+    assert batches.steps == 1
+    assert [len(b.index) for b in batches.epoch(0)] == [16]
 
 
 def test_an_epoch_can_start_in_the_middle(photos: Tensor) -> None:
-    made = loader(ArrayImages(photos), batch=16)
-    whole, rest = list(made.epoch(2)), list(made.epoch(2, first=2))
+    batches = loader(ArrayImages(photos), batch=16)
+    whole, rest = list(batches.epoch(2)), list(batches.epoch(2, first=2))
     assert [b.step for b in rest] == [10, 11]
-    for a, b in zip(whole[2:], rest, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a.large, b.large, strict=True))
+    assert all(same(a, b) for a, b in zip(whole[2:], rest, strict=True))
 
 
 def test_one_more_view_changes_none_of_the_others(photos: Tensor) -> None:
-    one, two = (next(loader(ArrayImages(photos), views=v).epoch(0)) for v in (1, 2))
-    assert torch.equal(one.large[0], two.large[0])
-    assert not torch.equal(two.large[0], two.large[1])
+    one, two = (next(loader(ArrayImages(photos), views=v).epoch(0)).pixels["large"] for v in (1, 2))
+    assert torch.equal(one[0], two[0])
+    assert not torch.equal(two[0], two[1])
 
 
-EVERYTHING = Needs(large=2, small=True, clean=True, own=Own(3, 16, (0.2, 1.0)))
-RICH = Augment(small=2, small_size=24, blur=(0.8, 0.2), solarize=(0.0, 0.4))
+RICH = Augment(blur=(0.8, 0.2), solarize=(0.0, 0.4))
+GROUPS = {
+    "large": ViewGroup(count=2),
+    "small": ViewGroup(count=2, size=24, scale=(0.05, 0.14)),
+    "rotated": ViewGroup(count=3, size=0.5, scale=(0.2, 1.0), rotated=True, upright=0.3),
+    "copies": ViewGroup(count=1, copy_of="large", size=0.75, rotated=True, every_angle=True),
+}
+SIDES = {"large": 32, "small": 24, "rotated": 16, "copies": 24, "clean": 32}
 
 
-def everything(images, rows: slice = slice(None), batch: int = 12) -> list[list[Tensor]]:
-    """All views of every step of an epoch, of all kinds."""
-    made = ViewLoader(images, RICH, EVERYTHING, batch, 32, 0, CPU, 0, keep_partial=True, rows=rows)
+def everything(images, rows: slice = slice(None), batch: int = 12) -> list[dict[str, Tensor]]:
+    """All views of every step of an epoch, of all groups, with their angles."""
+    spec = ViewSpec(RICH, GROUPS, 32, clean=True)
+    views_of = ViewLoader(images, spec, Batching(batch, 0, rows, keep_partial=True, workers=0), CPU)
+    assert views_of.sides(0) == SIDES
     found = []
-    for views in made.epoch(1):
-        assert views.clean is not None
-        found.append([*views.large, *views.small, *views.own, views.clean])
-        assert [x.shape[-1] for x in found[-1]] == [32] * 2 + [24] * 2 + [16] * 3 + [32]
+    for views in views_of.epoch(1):
+        step = views.pixels | {"clean": views.clean[None]}
+        assert {name: x.shape[-1] for name, x in step.items()} == SIDES
+        assert [len(step[name]) for name in GROUPS] == [2, 2, 3, 4]
+        found.append(step | {f"angles of {name}": positions for name, positions in views.angles.items()})
     return found
+
+
+def equal(a: list[dict[str, Tensor]], b: list[dict[str, Tensor]], tolerance: float = 0.0) -> bool:
+    return all(
+        step.keys() == other.keys() and all(torch.allclose(x, other[name], 0, tolerance) for name, x in step.items())
+        for step, other in zip(a, b, strict=True)
+    )
 
 
 @pytest.mark.parametrize("kind", ["memory", "folder", "pack"])
@@ -90,39 +112,49 @@ def test_many_steps_drawn_at_once_are_those_drawn_one_by_one(
     images, batch = many[kind](), 5 if kind != "memory" else 12  # the last batch is a partial one
     at_once = everything(images, batch=batch)
     assert len(at_once) == -(-len(images) // batch)
-    monkeypatch.setattr("effssl.data.loader.DRAWN", 1)
-    for a, b in zip(at_once, everything(images, batch=batch), strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    monkeypatch.setattr("effssl.data.loader.IMAGES_PER_DRAW", 1)
+    assert equal(at_once, everything(images, batch=batch))
 
 
-@pytest.mark.parametrize(("batch", "middle"), [(12, 6), (150, 60)])  # the second is more than share an order of changes
-def test_two_processes_make_the_views_of_one(photos: Tensor, batch: int, middle: int) -> None:
+@pytest.mark.parametrize(("batch", "middle"), [(12, 6), (150, 60)])  # the second is more than a jitter group
+def test_two_processes_create_the_views_of_one(photos: Tensor, batch: int, middle: int) -> None:
     images = ArrayImages(photos[:, :, :30, :34].repeat(3, 1, 1, 1)[: max(36, batch)])
-    made = [everything(images, rows, batch)[:1] for rows in (slice(0, middle), slice(middle, batch))]
-    for whole, halves in zip(everything(images, batch=batch)[:1], zip(*made, strict=True), strict=True):
-        for x, first, second in zip(whole, *halves, strict=True):
-            assert torch.allclose(x, torch.cat([first, second]), atol=1e-5)
+    first, second = (everything(images, rows, batch)[0] for rows in (slice(0, middle), slice(middle, batch)))
+    halves = {name: torch.cat([x, second[name]], 1) for name, x in first.items()}  # V×B
+    assert equal(everything(images, batch=batch)[:1], [halves], 1e-5)
 
 
-def test_views_of_a_pack_of_small_images_come_again(tmp_path: Path) -> None:
-    """Images of different sizes, all smaller than the view: nothing but their own pixels is seen."""
+def test_views_of_a_pack_of_small_images_are_reproducible(tmp_path: Path) -> None:
+    """Images of different sizes, all smaller than the view: only their own pixels are seen."""
     photo = Image.fromarray(load_sample_image("china.jpg"))
     for i in range(12):
         photo.crop((0, 0, 70 + 3 * i, 100 - 2 * i)).save(tmp_path / f"{i:02}.png")
-    made = ViewLoader(open_data(str(pack(tmp_path))).train, Augment(), Needs(), 6, 128, 0, CPU)
-    first = [view for views in made.epoch(0) for view in views.large]
+    spec = ViewSpec(Augment(), {"large": ViewGroup(count=2)}, 128)
+    views_of = ViewLoader(open_data(str(pack(tmp_path))).train, spec, Batching(6, 0), CPU)
+    first = list(views_of.epoch(0))
     for _ in range(3):
         torch.full((1 << 20,), 250, dtype=torch.uint8)  # memory that is not zero
-        again = [view for views in made.epoch(0) for view in views.large]
-        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+        assert all(same(a, b) for a, b in zip(first, views_of.epoch(0), strict=True))
 
 
-def test_a_pack_is_cut_a_few_images_at_a_time_as_all_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_is_cropped_a_few_images_at_a_time_as_all_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = open_data(str(pack(folder))).train
     whole = everything(images)
-    monkeypatch.setattr("effssl.data.loader.AT_ONCE", 5)
-    for a, b in zip(whole, everything(images), strict=True):
-        assert all(torch.allclose(x, y, atol=1e-4) for x, y in zip(a, b, strict=True))
+    monkeypatch.setattr("effssl.data.pack.PART", 5)
+    assert equal(whole, everything(images), 1e-4)
+
+
+def test_a_batch_of_a_pack_is_not_padded_to_its_largest_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(8):
+        side = 900 if i == 3 else 80
+        Image.new("RGB", (side, side), (i, 0, 0)).save(tmp_path / f"{i}.png")
+    images = open_data(str(pack(tmp_path, short_side=0))).train
+    monkeypatch.setattr("effssl.data.pack.PART", 2)
+    read = type(images).read
+    shapes: list[tuple[int, ...]] = []
+    monkeypatch.setattr(type(images), "read", lambda self, rows: [x := read(self, rows), shapes.append(x.shape)][0])
+    next(loader(images, batch=8).epoch(0))
+    assert sorted(shape[-1] for shape in shapes) == [80, 80, 80, 900]
 
 
 def test_workers_do_not_change_the_views(folder: Path) -> None:
@@ -130,14 +162,12 @@ def test_workers_do_not_change_the_views(folder: Path) -> None:
     assert isinstance(images, FolderImages)
     batches = [list(loader(images, workers).epoch(0)) for workers in (0, 1, 2)]
     for other in batches[1:]:
-        for a, b in zip(batches[0], other, strict=True):
-            assert torch.equal(a.index, b.index)
-            assert all(torch.equal(x, y) for x, y in zip(a.large, b.large, strict=True))
+        assert all(same(a, b) for a, b in zip(batches[0], other, strict=True))
 
 
 def test_crops_of_files_equal_crops_of_arrays(folder: Path) -> None:
-    """The way through worker processes and the way through memory make the same view of the same image."""
-    from effssl.data.folder import decode
+    """Worker processes and memory give the same view of the same image."""
+    from effssl.data.image_files import decode
 
     Image.open(folder / "03.jpg").save(folder / "exact.png")
     pixels = reference.pil_to_tensor(decode(folder / "exact.png"))
@@ -146,8 +176,8 @@ def test_crops_of_files_equal_crops_of_arrays(folder: Path) -> None:
     images = open_data(str(folder)).train
     for row, tolerance in ((12, 2 / 255), (3, 20 / 255)):  # rounding to uint8; and a JPEG decoded at a smaller scale
         from_file = next(loader(images.select(torch.tensor([row])), batch=1, **plain).epoch(0))
-        for a, b in zip(from_file.large, from_memory.large, strict=True):
-            assert (a - b).abs().max() * 0.229 < tolerance
+        difference = from_file.pixels["large"] - from_memory.pixels["large"]
+        assert difference.abs().max() * 0.229 < tolerance
 
 
 def test_a_file_that_cannot_be_decoded_is_left_out(folder: Path, capsys: pytest.CaptureFixture) -> None:
@@ -156,10 +186,10 @@ def test_a_file_that_cannot_be_decoded_is_left_out(folder: Path, capsys: pytest.
     data = open_data(str(folder))
     assert len(data.train) == 12
     batches = list(loader(data.train).epoch(0))
-    assert [len(b.large[0]) for b in batches] == [4, 4, 4]
+    assert [b.pixels["large"].shape[:2] for b in batches] == [(2, 4)] * 3
     assert "05.jpg" in capsys.readouterr().err
     assert 5 not in torch.cat([b.index for b in batches])  # its label is not trained on either
-    rows = torch.cat([rows for _, rows in clean_batches(data.train, 32, CENTER, 4, workers=0)])
+    rows = torch.cat([rows for _, rows in crop_batches(data.train, center_boxes(data.train.sizes, 1.0), 32, 4, SERIAL)])
     assert rows.tolist() == [i for i in range(12) if i != 5]  # and no other image stands in for it in an evaluation
 
 
@@ -183,13 +213,23 @@ def test_a_broken_file_shifts_no_label(tmp_path: Path) -> None:
     assert score.accuracy > 90
 
 
-def test_clean_batches_are_the_center(folder: Path) -> None:
+def test_a_batch_of_broken_files_is_an_error_in_training_and_left_out_elsewhere(folder: Path) -> None:
+    for path in sorted(folder.iterdir())[:4]:
+        path.write_bytes(path.read_bytes()[:2000])
+    images = open_data(str(folder)).train
+    with pytest.raises(RequestError, match="none of the 4 images of a batch can be decoded"):
+        list(loader(images.select(torch.arange(4))).epoch(0))
+    batches = list(crop_batches(images, center_boxes(images.sizes, 1.0), 32, 4, SERIAL))
+    assert [rows.tolist() for _, rows in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_center_crops_of_files(folder: Path) -> None:
     data = open_data(str(folder))
-    pixels, rows = next(clean_batches(data.train, 32, CENTER, 12, workers=0))
+    pixels, rows = next(crop_batches(data.train, center_boxes(data.train.sizes, 1.0), 32, 12, SERIAL))
     assert rows.tolist() == list(range(12))
     image = Image.open(data.train.paths[0])  # 300×200
     expected = reference.pil_to_tensor(image.resize((32, 32), Image.Resampling.BILINEAR, box=(50, 0, 250, 200)))
-    assert (pixels[0].int() - expected.int()).abs().float().mean() < 1  # a JPEG decoded at a smaller scale
+    assert (255 * pixels[0] - expected).abs().mean() < 1  # a JPEG decoded at a smaller scale
 
 
 def test_pretrain_on_a_folder_without_labels(folder: Path, tmp_path: Path) -> None:
@@ -200,7 +240,7 @@ def test_pretrain_on_a_folder_without_labels(folder: Path, tmp_path: Path) -> No
     assert (run.folder / "unreadable.txt").read_text().splitlines() == [str(folder / "broken.jpg")]
     last = run.metrics()[-1]
     assert "knn" not in last
-    assert last["verdict"] in ("learning", "collapsing", "too early to tell")
+    assert last["verdict"] == "too early to tell"  # six steps
     photo = Image.open(folder / "00.jpg")
     assert run.encoder().embed([photo]).shape == (1, run.encoder().dim)
     with pytest.raises(effssl.RequestError, match="no labels"):
@@ -208,15 +248,14 @@ def test_pretrain_on_a_folder_without_labels(folder: Path, tmp_path: Path) -> No
 
 
 def test_padded_crops_equal_torchvision(photos: Tensor) -> None:
-    """RotNet's crop: the image moved over a black border, nothing resampled."""
-    images = ArrayImages(photos[:8])
+    """RotNet's crop: the image shifted over a black border, nothing resampled."""
+    images = RecordedImages(photos[:8])
     config = Augment(pad=4, flip=0.0, jitter=0.0, gray=0.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    loader = ViewLoader(images, config, Needs(large=1), 8, 96, 0, torch.device("cpu"))
-    views = next(loader.epoch(0))
-    moves = loader.boxes(loader.kinds[0], loader.draws([0])[0], [0], views.index)[:, :2]
-    assert moves.abs().max() <= 4
-    assert len(moves.unique(dim=0)) > 4
-    for view, row, (top, left) in zip(views.large[0], views.index, moves.tolist(), strict=True):
+    views = next(ViewLoader(images, ViewSpec(config, {"large": ViewGroup(count=1)}, 96), Batching(8, 0), CPU).epoch(0))
+    shifts = images.requests[0].groups["large"].boxes[:, :2]
+    assert shifts.abs().max() <= 4
+    assert len(shifts.unique(dim=0)) > 4
+    for view, row, (top, left) in zip(views.pixels["large"][0], views.index, shifts.tolist(), strict=True):
         padded = reference.pad(photos[row], [4])
         expected = reference.crop(padded, top + 4, left + 4, 96, 96)
         assert torch.allclose(view * 255, expected.float(), atol=1e-2)
@@ -224,4 +263,27 @@ def test_padded_crops_equal_torchvision(photos: Tensor) -> None:
 
 def test_padded_crops_are_for_small_images_only(folder: Path) -> None:
     with pytest.raises(RequestError, match="photographs take resized crops"):
-        ViewLoader(open_data(str(folder)).train, Augment(pad=4), Needs(large=1), 4, 32, 0, torch.device("cpu"))
+        loader(open_data(str(folder)).train, pad=4)
+
+
+def test_a_group_with_a_scale_of_its_own_is_not_padded(photos: Tensor) -> None:
+    images = RecordedImages(photos)
+    groups = {"large": ViewGroup(count=1), "small": ViewGroup(count=1, size=16, scale=(0.1, 0.2))}
+    next(ViewLoader(images, ViewSpec(Augment(pad=4), groups, 96), Batching(64, 0), CPU).epoch(0))
+    boxes = {name: group.boxes for name, group in images.requests[0].groups.items()}
+    assert (boxes["large"][:, 2:] == 96).all()
+    area = boxes["small"][:, 2:].prod(1) / 96**2
+    assert 0.09 < area.min() < area.max() < 0.21
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1.0, [20, 20, 28, 28]), (0.5, [16] * 4), (24.0, [24] * 4)]
+)  # only groups of size 1 grow
+def test_views_grow_with_the_run(photos: Tensor, size: float, expected: list[int]) -> None:
+    groups = {"large": ViewGroup(count=1, size=size), "copy": ViewGroup(count=1, copy_of="large")}
+    side: Callable[[int], int] = lambda step: 20 if step < 2 else 28  # noqa: E731
+    views_of = ViewLoader(ArrayImages(photos), ViewSpec(Augment(), groups, 32), Batching(16, 0), CPU, side)
+    batches = list(views_of.epoch(0))
+    assert [views.pixels["large"].shape[-1] for views in batches] == expected
+    assert [views.pixels["copy"].shape[-1] for views in batches] == [20, 20, 28, 28]
+    assert views_of.sides(3) == {"large": expected[3], "copy": 28}

@@ -1,4 +1,4 @@
-"""Packs: the same images without decoding; nothing is lost when packing is cut off."""
+"""Packs: the same images without decoding; nothing is lost when packing is interrupted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,11 @@ from sklearn.datasets import load_sample_image
 
 import effssl
 from effssl.augment.crop import center_boxes
-from effssl.config import Augment
+from effssl.augment.options import Augment, ViewGroup
 from effssl.data import FolderImages, PackedImages, open_data
-from effssl.data.loader import ViewLoader, ahead, clean_batches
+from effssl.data.images import Reading, crop_batches, read_ahead
+from effssl.data.loader import Batching, ViewLoader, ViewSpec
 from effssl.data.pack import check_pack
-from effssl.data.views import Needs
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent.parent
@@ -50,7 +49,8 @@ def album(tmp_path: Path) -> Path:
 
 
 def loader(images, **flags) -> ViewLoader:
-    return ViewLoader(images, Augment(**flags), Needs(large=2), 8, 48, 0, CPU, workers=0)
+    spec = ViewSpec(Augment(**flags), {"large": ViewGroup(count=2)}, 48)
+    return ViewLoader(images, spec, Batching(8, 0, workers=0), CPU)
 
 
 def test_a_pack_holds_what_the_folder_holds(album: Path) -> None:
@@ -79,12 +79,27 @@ def test_views_of_a_pack_are_those_of_the_files(album: Path) -> None:
     pairs = zip(loader(there.train, **flags).epoch(0), loader(packed.train, **flags).epoch(0), strict=True)
     for files, images in pairs:
         assert torch.equal(files.index, images.index)
-        for a, b in zip(files.large, images.large, strict=True):
-            assert (a - b).abs().max() < 1.5 / 255  # PIL rounds between the two directions
-    box = partial(center_boxes, share=0.875)
-    of_files = torch.cat([pixels for pixels, _ in clean_batches(there.train, 40, box, 7, workers=0)])
-    of_pack = torch.cat([pixels for pixels, _ in clean_batches(packed.train, 40, box, 7)])
-    assert (of_files.int() - of_pack.int()).abs().max() <= 2
+        difference = files.pixels["large"] - images.pixels["large"]
+        assert difference.abs().max() < 1.5 / 255  # PIL rounds between the two directions
+    centers = center_boxes(there.train.sizes, 0.875)
+    of_files, of_pack = (
+        torch.cat([x for x, _ in crop_batches(part, centers, 40, 7, Reading(workers=0))])
+        for part in (there.train, packed.train)
+    )
+    assert (of_files - of_pack).abs().max() < 2 / 255
+
+
+def test_whole_images_of_files_pack_and_memory(album: Path) -> None:
+    there, packed = open_data(str(album)).train, open_data(str(effssl.pack(album, short_side=0, workers=0))).train
+    row = [path.name for path in packed.paths].index("02.png")
+    expected = np.asarray(PHOTO.crop((24, 10, 240, 160)))
+    in_memory = effssl.data.ArrayImages(torch.from_numpy(expected.copy()).permute(2, 0, 1)[None])
+    of_file = there.image([path.name for path in there.paths].index("02.png"))
+    for image in (of_file, packed.image(row), in_memory.image(0)):
+        assert np.array_equal(np.asarray(image), expected)
+    Path(there.paths[0]).unlink()
+    with pytest.raises(OSError, match="No such file"):
+        there.image(0)
 
 
 def test_larger_images_are_shrunk_to_the_short_side(album: Path, tmp_path: Path) -> None:
@@ -98,7 +113,7 @@ def test_larger_images_are_shrunk_to_the_short_side(album: Path, tmp_path: Path)
     assert np.array_equal(packed.read(torch.tensor([row]))[0].permute(1, 2, 0).numpy(), expected)
 
 
-def test_a_killed_packing_goes_on_to_the_same_bytes(album: Path, tmp_path: Path) -> None:
+def test_a_killed_packing_resumes_to_the_same_bytes(album: Path, tmp_path: Path) -> None:
     for i in range(300):
         PHOTO.crop((i % 40, 0, 600 + i % 40, 420)).save(album / "train/right" / f"more{i}.png", compress_level=0)
     whole = effssl.pack(album, tmp_path / "whole", workers=0)
@@ -114,22 +129,22 @@ def test_a_killed_packing_goes_on_to_the_same_bytes(album: Path, tmp_path: Path)
         assert running.poll() is None
         with pytest.raises(effssl.RequestError, match="not finished"):
             open_data(str(tmp_path / "cut"))
-        with pytest.raises(effssl.RequestError, match="being packed by process"):
+        with pytest.raises(effssl.RequestError, match="cut is being written by process"):
             effssl.pack(album, tmp_path / "cut")
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
     with pytest.raises(effssl.RequestError, match="another --short-side"):
         effssl.pack(album, tmp_path / "cut", short_side=99)
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert "going on after" in done.stderr
-    assert "326" not in done.stderr.split("going on after")[1].split()[0]
+    assert "resuming after" in done.stderr
+    assert "326" not in done.stderr.split("resuming after")[1].split()[0]
     assert "effssl pretrain --data" in done.stdout
     for name in FILES:
         assert (whole / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
 
 
-def test_a_packing_stopped_at_its_last_line_goes_on(album: Path, tmp_path: Path, monkeypatch) -> None:
-    from effssl.data import pack as module
+def test_a_packing_stopped_at_its_last_step_resumes(album: Path, tmp_path: Path, monkeypatch) -> None:
+    from effssl.data import packing as module
 
     real, calls = module.write_atomically, []
 
@@ -178,7 +193,7 @@ def test_refusals(album: Path, tmp_path: Path) -> None:
         effssl.pack(album, made)
     with pytest.raises(effssl.RequestError, match="not a folder"):
         effssl.pack(tmp_path / "nowhere")
-    with pytest.raises(effssl.RequestError, match="lies inside"):
+    with pytest.raises(effssl.RequestError, match="is inside the folder"):
         effssl.pack(album, album / "inside")
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "lock").touch()  # all that a packing leaves that is killed at once
@@ -187,7 +202,7 @@ def test_refusals(album: Path, tmp_path: Path) -> None:
     assert isinstance(open_data(str(album)).train, FolderImages)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("dear")
-    with pytest.raises(effssl.RequestError, match="not a pack"):
+    with pytest.raises(effssl.RequestError, match="holds other files"):
         effssl.pack(album, tmp_path / "mine")
     for i in range(4):
         (tmp_path / "tiny").mkdir(exist_ok=True)
@@ -205,7 +220,7 @@ def test_a_pack_trains_and_is_measured(album: Path, tmp_path: Path) -> None:
     score = run.knn(k=3)
     assert score.source["train_images"] == 22
     assert score.source["test_images"] == 6
-    assert run.linear(setting="simsiam", epochs=1).source["data"] == "al bum"
+    assert run.linear(setting="cifar-crops", epochs=1).source["data"] == "al bum"
     assert run.evaluate("semi", percent=10, epochs=1, batch=4).constants["labels"] == 2
     assert open_data(str(made), labels="none").train.labels is None
     other = made.with_name("other.pack")
@@ -213,10 +228,15 @@ def test_a_pack_trains_and_is_measured(album: Path, tmp_path: Path) -> None:
     assert open_data(str(other)).train.fingerprint() == score.source["train_fingerprint"]
 
 
-def test_items_are_made_ahead_and_in_order() -> None:
-    made: list[int] = []
-    items = ahead(made.append(i) or i for i in range(5))  # type: ignore[func-returns-value]
-    assert next(items) == 0
+def test_items_are_read_one_ahead_and_in_order() -> None:
+    done: list[int] = []
+
+    def read(item: int) -> int:
+        done.append(item)
+        return 10 * item
+
+    results = read_ahead(read, range(5))
+    assert next(results) == (0, 0)
     time.sleep(0.2)
-    assert made == [0, 1]
-    assert list(items) == [1, 2, 3, 4]
+    assert done == [0, 1]
+    assert list(results) == [(1, 10), (2, 20), (3, 30), (4, 40)]

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from effssl.augment.crop import NUMBERS, box_numbers, boxes
-from effssl.config import Augment
+from effssl.augment.crop import NUMBERS, box_parameters, boxes
+from effssl.augment.options import Augment, ViewGroup
 from effssl.data import ArrayImages
-from effssl.data.loader import ViewLoader
+from effssl.data.loader import Batching, ViewLoader, ViewSpec
 from effssl.data.saliency import SaliencyMaps
-from effssl.data.views import Needs
 from effssl.runtime.errors import RequestError
+from tests.data.recorded import RecordedImages
 
 SIZES = torch.tensor([[48, 64]]).expand(200, 2)
 
@@ -27,7 +27,7 @@ def tries(count: int = 10) -> list[Tensor]:
     g = torch.Generator().manual_seed(1)
     ratio = (0.75, 4 / 3)
     drawn = torch.rand(count, 200, NUMBERS, generator=g, dtype=torch.float64)
-    return [boxes(SIZES, box_numbers(u, (0.1, 0.6), ratio), ratio) for u in drawn]
+    return [boxes(SIZES, box_parameters(u, (0.1, 0.6), ratio), ratio) for u in drawn]
 
 
 def test_box_means_equal_sums_over_pixels(maps: Tensor) -> None:
@@ -57,21 +57,41 @@ def test_the_rule_does_not_change_under_affine_rescaling(maps: Tensor) -> None:
     assert torch.equal(plain, scaled)
 
 
-def test_training_crops_follow_stored_maps(photos: Tensor, tmp_path: Path) -> None:
-    """With maps that are bright in the upper left only, crops move there; with share 0 they do not."""
-    images = ArrayImages(photos)
-    bright = np.zeros((64, 8, 8), np.float16)
+def requested_boxes(images: ArrayImages, config: Augment, views: int = 1, epochs: int = 1) -> Tensor:
+    """The boxes of the large views of whole epochs of one step each, epochs×N×views×4, images in order."""
+    recorded = RecordedImages(images.pixels)
+    spec = ViewSpec(
+        config, {"large": ViewGroup(count=views), "small": ViewGroup(count=1, size=16, scale=(0.1, 0.2))}, 32
+    )
+    loader = ViewLoader(recorded, spec, Batching(len(images), 0), torch.device("cpu"))
+    for epoch in range(epochs):
+        list(loader.epoch(epoch))
+    found = torch.empty(epochs, len(images), views, 4)
+    for epoch, request in enumerate(recorded.requests):
+        found[epoch, request.rows] = request.groups["large"].boxes.view(-1, views, 4).float()
+    return found
+
+
+def store(images: ArrayImages, path: Path) -> str:
+    """Maps that are bright in the upper left only."""
+    bright = np.zeros((len(images), 8, 8), np.float16)
     bright[:, :3, :3] = 1
-    np.savez(tmp_path / "maps.npz", maps=bright, fingerprint=images.fingerprint())
+    np.savez(path, maps=bright, fingerprint=images.fingerprint())
+    return str(path)
+
+
+def test_training_crops_follow_stored_maps(photos: Tensor, tmp_path: Path) -> None:
+    """Crops move to the upper left, where the maps are bright; with share 0 they do not."""
+    images = ArrayImages(photos)
+    maps = store(images, tmp_path / "maps.npz")
 
     def mean_position(share: float) -> float:
-        config = Augment(scale=(0.1, 0.3), saliency=str(tmp_path / "maps.npz"), saliency_share=share)
-        loader = ViewLoader(images, config, Needs(large=1), 64, 32, 0, torch.device("cpu"))
-        box = [loader.boxes(loader.kinds[0], loader.draws([s])[0], [s], torch.arange(64)).float() for s in range(10)]
-        return float(torch.cat(box)[:, :2].mean())
+        config = Augment(scale=(0.1, 0.3), saliency=maps, saliency_share=share)
+        return float(requested_boxes(images, config, epochs=10)[..., :2].mean())
 
-    assert mean_position(1.0) < mean_position(0.0) - 8
-    assert mean_position(0.0) - 8 < mean_position(0.5) + 4 < mean_position(0.0) + 4
+    all_of_them, half, none = (mean_position(share) for share in (1.0, 0.5, 0.0))
+    assert all_of_them < none - 8
+    assert half == pytest.approx((all_of_them + none) / 2, abs=3)
 
 
 def test_maps_of_other_images_are_refused(photos: Tensor, tmp_path: Path) -> None:
@@ -85,14 +105,29 @@ def test_maps_of_other_images_are_refused(photos: Tensor, tmp_path: Path) -> Non
 @pytest.mark.parametrize("by", ["sample", "crop", "image"])
 def test_a_share_of_samples_crops_or_images_is_chosen(photos: Tensor, tmp_path: Path, by: str) -> None:
     images = ArrayImages(photos)
-    np.savez(tmp_path / "maps.npz", maps=np.ones((len(images), 4, 4), np.float32), fingerprint=images.fingerprint())
-    config = Augment(saliency=str(tmp_path / "maps.npz"), saliency_share=0.5, saliency_by=by)
-    loader = ViewLoader(images, config, Needs(large=2), 32, 32, 0, torch.device("cpu"))
-    rows = torch.arange(32).repeat_interleave(2)  # two views of each image
-    first, second = loader._good_crops(loader.kinds[0], [0], rows).view(32, 2).T
-    later = loader._good_crops(loader.kinds[0], [1], rows)[::2]
-    assert 4 < int(first.sum()) < 28
-    assert torch.equal(first, second) == (by != "crop")
-    assert torch.equal(first, later) == (by == "image")
-    both = loader._good_crops(loader.kinds[0], [0, 1], rows.repeat(2)).view(2, 32, 2)[..., 0]
-    assert torch.equal(both, torch.stack([first, later]))
+    maps = store(images, tmp_path / "maps.npz")
+
+    def boxes_of(share: float) -> Tensor:
+        config = Augment(scale=(0.1, 0.3), saliency=maps, saliency_share=share, saliency_by=by)
+        return requested_boxes(images, config, views=2, epochs=2)
+
+    none, half, everything = (boxes_of(share) for share in (0.0, 0.5, 1.0))
+    visible = (everything != none).any(-1)  # 2×N×2: where one can see whether a box was chosen by saliency
+    chosen = (half != none).any(-1)
+    assert visible.float().mean() > 0.8
+    assert 0.3 < chosen[visible].float().mean() < 0.7
+    both = visible.all(-1)
+    assert torch.equal(chosen[..., 0][both], chosen[..., 1][both]) == (by != "crop")
+    later = visible[0] & visible[1]
+    assert torch.equal(chosen[0][later], chosen[1][later]) == (by == "image")
+
+
+def test_small_crops_are_not_chosen_by_saliency(photos: Tensor, tmp_path: Path) -> None:
+    """A group with a scale of its own takes random crops: the same with maps and without."""
+    images = RecordedImages(photos)
+    maps = store(images, tmp_path / "maps.npz")
+    for saliency in ("", maps):
+        spec = ViewSpec(Augment(saliency=saliency), {"small": ViewGroup(count=2, size=16, scale=(0.05, 0.14))}, 32)
+        next(ViewLoader(images, spec, Batching(64, 0), torch.device("cpu")).epoch(0))
+    without, with_maps = (request.groups["small"].boxes for request in images.requests)
+    assert torch.equal(without, with_maps)

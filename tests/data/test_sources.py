@@ -14,8 +14,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from effssl.data import ArrayImages, FolderImages, cifar, open_data
-from effssl.data.folder import decode
-from effssl.data.sets import Data, validation_split
+from effssl.data.dataset import Data, validation_split
+from effssl.data.image_files import decode
 from effssl.runtime.errors import RequestError
 
 
@@ -268,7 +268,7 @@ def test_a_damaged_archive_is_one_place_of_several(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("EFFSSL_DATA", str(tmp_path))
     (tmp_path / "cifar-100-python.tar.gz").write_bytes(b"no archive")
     monkeypatch.setattr(cifar, "_from_site", lambda name: {})
-    with pytest.raises(RequestError, match="could not be had"):
+    with pytest.raises(RequestError, match="is not available"):
         open_data("cifar100")
 
 
@@ -283,7 +283,7 @@ def test_an_archive_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             member = tarfile.TarInfo(name)
             member.size = 4
             tar.addfile(member, io.BytesIO(b"evil"))
-    with pytest.raises(RequestError, match="could not be had"):
+    with pytest.raises(RequestError, match="is not available"):
         open_data("cifar100")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [archive]
 

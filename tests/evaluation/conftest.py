@@ -6,8 +6,8 @@ import pytest
 
 import effssl
 from effssl.data import Data
-from effssl.evaluation import Features, extract
-from effssl.network import build_encoder
+from effssl.features.extract import Features, extract
+from effssl.network.encoders import build_encoder
 from effssl.network.heads import mlp
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.randomness import seeded

@@ -16,7 +16,7 @@ SUPERVISED = ["pretrain", "--objective", "supervised", "--recipe", "cpu-supervis
 def test_from_a_supervised_run_to_chosen_crops(in_tmp: Path, capsys: pytest.CaptureFixture) -> None:
     main([*SUPERVISED, "--epochs", "6"])
     run = effssl.Run("reference")
-    assert run.metrics()[-1]["train_accuracy"] > 0.25  # chance is 0.1
+    assert run.metrics()[-1]["accuracy/supervised"] > 0.25  # chance is 0.1
     main(["saliency", "reference", "--out", "maps.npz"])
     with np.load("maps.npz") as file:
         maps = file["maps"].astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 import effssl
+from effssl.explore import similarity as blockwise
 from effssl.explore.feature_files import Embedding
 from effssl.network.loaded import LoadedEncoder
 
@@ -40,8 +42,8 @@ def folder(photos: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few seconds on those photographs."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    settings = {"epochs": 3, "batch_size": 32, "image_size": 32, "workers": 0, "quiet": True, "form": "paper"}
-    settings["rotation"] = {"size": 0.5, "update_stats": False}
+    settings = {"epochs": 3, "batch_size": 32, "image_size": 32, "workers": 0, "quiet": True}
+    settings |= {"recipe": "cpu-simclr", "views": {"rotated": {"size": 0.5, "update_stats": False}}}
     effssl.pretrain(str(folder), "simclr+rotation", out=out, **settings)
     return out
 
@@ -62,3 +64,21 @@ def similarity(embedding: Embedding) -> np.ndarray:
     x = np.array(embedding.features, np.float64)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return x @ x.T
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch, embedding: Embedding) -> Iterator[list[int]]:
+    """Blocks of 7 and 5 images, so that the 68 need many; how many numbers were held at a time."""
+    held: list[int] = []
+    real = blockwise.nearest
+
+    def watched(query: torch.Tensor, bank: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        held.append(max(query.numel(), bank.numel(), len(query) * len(bank)))
+        return real(query, bank, k)
+
+    monkeypatch.setattr(blockwise, "BLOCK", 7 * embedding.features.shape[1])
+    monkeypatch.setattr(blockwise, "QUERIES", 5)
+    monkeypatch.setattr(blockwise, "PAIRS", 16)
+    monkeypatch.setattr(blockwise, "nearest", watched)
+    yield held
+    assert max(held, default=0) <= 7 * embedding.features.shape[1]

@@ -1,4 +1,4 @@
-"""The same on the command line: tables, files, one line for a mistake."""
+"""The verbs of effssl.explore on the command line: tables, files, one line for a mistake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def features(run: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     return str(out)
 
 
-def test_embed_says_what_it_made(
+def test_embed_prints_a_summary(
     run: Path, folder: Path, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture
 ) -> None:
     args = ["embed", str(run), "--data", str(folder), "--workers", "0", "--out", "f.csv"]
@@ -72,15 +72,15 @@ def test_duplicates_table_and_file(
     features: str, run: Path, folder: Path, in_tmp: Path, capsys: pytest.CaptureFixture
 ) -> None:
     main(["duplicates", "--features", features, "--threshold", "1", "--out", "d.json"])
-    told = " ".join(capsys.readouterr().out.split())  # a title may go on in the next line
-    assert "candidates for near-duplicates: 1 groups, 1 images beside those to keep" in told
+    printed = " ".join(capsys.readouterr().out.split())  # a title may be wrapped
+    assert "candidates for near-duplicates: 1 groups, 1 images besides those to keep" in printed
     rows = json.loads(Path("d.json").read_text())
     assert [(row["group"], row["do"]) for row in rows] == [(1, "keep"), (1, "candidate")]
     assert {Path(row["image"]).name for row in rows} == {"03.png", "copy of 03.png"}
     assert (rows[0]["width"], rows[0]["height"]) == (96, 96)
     main(["duplicates", str(run), "--data", str(folder / "china"), "--workers", "0", "--threshold", "1",
           "--out", "none.csv"])  # fmt: skip
-    assert "no two images are as similar as 1.0" in capsys.readouterr().out
+    assert "no two images have a similarity of 1.0 or more" in capsys.readouterr().out
     assert Path("none.csv").read_text() == "group,do,image,similarity,width,height,bytes\n"
 
 
@@ -97,22 +97,22 @@ def test_which_to_keep_is_the_same_from_any_folder_and_unknown_without_the_files
     monkeypatch.chdir("../elsewhere")
     args = ["duplicates", "--features", "../f.npz", "--threshold", "0.9", "--overwrite", "--out", "d.json"]
 
-    def told() -> list[tuple[str, str]]:
+    def written() -> list[tuple[str, str]]:
         main(args)
         return [(Path(row["image"]).name, row["do"]) for row in json.loads(Path("d.json").read_text())]
 
-    assert told() == [("b.png", "keep"), ("a.png", "candidate")]
-    assert "not found" not in capfd.readouterr().err
+    assert written() == [("b.png", "keep"), ("a.png", "candidate")]
+    assert "missing" not in capfd.readouterr().err
     Path("../here/photos/b.png").unlink()
-    assert {do for _, do in told()} == {"?"}
-    assert re.search(r"which to keep is not known .* \(1\), e\.g\. \S+b\.png\n", capfd.readouterr().err)
+    assert {do for _, do in written()} == {"?"}
+    assert re.search(r"the image to keep is unknown .* \(1\), e\.g\. \S+b\.png\n", capfd.readouterr().err)
 
 
 def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, capsys: pytest.CaptureFixture) -> None:
     main(["outliers", "--features", features, "--top", "3", "--k", "5", "--out", "o.json"])
     shown = capsys.readouterr().out
     assert "noise.png" in shown
-    assert not re.search("│ +/", shown)  # what all paths begin with is said once, also of the nearest
+    assert not re.search("│ +/", shown)  # the common beginning of all paths is printed once, also of the nearest
     rows = json.loads(Path("o.json").read_text())
     assert [row["image"] for row in rows] == [one.name for one in effssl.outliers(features=embedding, k=5, top=3)]
     main(["subset", "--features", features, "--size", "60", "--out", "s.csv"])
@@ -140,9 +140,9 @@ def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> N
         ]
     )
     page = Path("n.html").read_text()
-    pictures = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
-    assert len(pictures) == 2 * (1 + 4)
-    with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
+    thumbnails = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
+    assert len(thumbnails) == 2 * (1 + 4)
+    with Image.open(io.BytesIO(base64.b64decode(thumbnails[0]))) as shown:
         assert shown.size == (96, 96)
     assert "copy of 03.png<br>rank 1<br>similarity 1.0000<br>label added" in page
     assert '<meta name="viewport" content="width=device-width' in page
@@ -154,34 +154,34 @@ def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> N
     assert "<h2>group 1</h2>" in page
 
 
-def test_a_page_shows_images_that_have_no_files_and_says_what_it_cannot_show(
+def test_a_page_shows_images_without_files_and_reports_missing_ones(
     folder: Path, in_tmp: Path, capfd: pytest.CaptureFixture
 ) -> None:
     main(["pack", str(folder / "china"), "--out", "pack"])
     how = ["--weights", "random", "--image-size", "16", "--workers", "0"]
     for data, size in ("digits", (144, 144)), ("pack", (96, 96)):
         main(["outliers", "small", "--data", data, *how, "--top", "3", "--out", f"{data}.html"])
-        pictures = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', Path(f"{data}.html").read_text())
-        assert len(pictures) == 3
-        with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as shown:
+        thumbnails = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', Path(f"{data}.html").read_text())
+        assert len(thumbnails) == 3
+        with Image.open(io.BytesIO(base64.b64decode(thumbnails[0]))) as shown:
             assert shown.size == size
             assert max(high - low for low, high in shown.getextrema()) > 50
     assert "not found" not in capfd.readouterr().err
     main(["embed", "small", "--data", "digits", *how, "--out", "digits.npz"])
     main(["outliers", "--features", "digits.npz", "--top", "3", "--out", "none.html"])
-    assert Path("none.html").read_text().count("picture not found") == 3
-    assert "not found, 3 pictures of the page" in capfd.readouterr().err
+    assert Path("none.html").read_text().count("image not found") == 3
+    assert "3 images of the page are not found" in capfd.readouterr().err
 
 
-def test_a_threshold_that_tells_few_apart_is_said(
+def test_a_threshold_that_distinguishes_few_images_is_reported(
     features: str, similarity: np.ndarray, capfd: pytest.CaptureFixture
 ) -> None:
     nearest = np.sort(similarity, axis=1)[:, -2]  # of the nearest other image
     usual = float(np.quantile(nearest, 0.5, method="lower"))
     main(["duplicates", "--features", features, "--threshold", "0.01"])
     said = capfd.readouterr().err
-    assert "68 of 68 images hang together" in said
-    assert float(re.findall(r"a similarity of (\S+) \(median\)", said)[0]) == pytest.approx(usual, abs=2e-3)
+    assert "68 of 68 images are one group" in said
+    assert float(re.findall(r"to its nearest neighbor is (\S+)\n", said)[0]) == pytest.approx(usual, abs=2e-3)
     assert "raise --threshold" in said
     advised = re.findall(r"to (\S+) for example", said)[0]
     main(["duplicates", "--features", features, "--threshold", advised])
@@ -203,7 +203,7 @@ def test_tables_fit_the_screen(in_tmp: Path, monkeypatch: pytest.MonkeyPatch, ca
         rows = [line for line in lines if line.startswith("│")]
         paths = [len(re.findall(r"holiday \d\.png +│", row)) for row in rows]
         assert set(paths) == {2 if command == ["outliers"] else 1}
-        assert all(row.strip("│ ")[0].isalnum() for row in rows)  # none goes on in the next line
+        assert all(row.strip("│ ")[0].isalnum() for row in rows)  # none is wrapped
     main(["duplicates", "--features", "f.npz", "--out", "d.json"])
     for row in json.loads(Path("d.json").read_text()):
         assert row["similarity"] <= 1
@@ -213,22 +213,22 @@ def test_tables_fit_the_screen(in_tmp: Path, monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["embed", "RUN", "--data", "FOLDER"], "where to? --out"),
+        (["embed", "RUN", "--data", "FOLDER"], "which file to write? --out"),
         (["embed", "--data", "FOLDER", "--out", "f.npz"], "which encoder?"),
         (["embed", "RUN", "--out", "f.npz"], "--data is needed"),
         (["embed", "RUN", "--data", "nowhere", "--out", "f.npz"], "no data set or folder named 'nowhere'"),
         (["embed", "small", "--data", "FOLDER", "--out", "f.npz"], "small has no pretrained weights"),
-        (["embed", "RUN", "--data", "FOLDER", "--out", "f.xlsx"], "end with .parquet, .npz, .csv"),
+        (["embed", "RUN", "--data", "FOLDER", "--out", "f.xlsx"], "feature files end with .parquet, .npz, .csv"),
         (["embed", "RUN", "--data", "FOLDER", "--out", "mine.csv"], "mine.csv exists and is not from effssl embed"),
         (["neighbors", "RUN", "--data", "FOLDER"], "which image? --query IMAGE"),
         (["duplicates", "RUN"], "which images? --data FOLDER, or --features"),
-        (["duplicates", "--features", "none.npz"], "no features at none.npz; make them with effssl embed"),
-        (["duplicates", "--features", "mine.csv"], "neither a column path nor index"),
+        (["duplicates", "--features", "none.npz"], "no feature file at none.npz; write one: effssl embed"),
+        (["duplicates", "--features", "mine.csv"], "neither a column path nor a column index"),
         (["duplicates", "RUN", "--features", "mine.csv"], "needs no RUN"),
         (["outliers", "RUN", "--data", "FOLDER", "--out", "table.txt"], "written as .csv, .json or .html"),
         (["outliers", "RUN", "--data", "FOLDER", "--out", "mine.csv"], "mine.csv exists"),
-        (["outliers", "RUN", "--data", "FOLDER", "--out", "no/such/table.csv"], "in a folder that exists"),
-        (["subset", "RUN", "--data", "FOLDER"], "say how many images to choose"),
+        (["outliers", "RUN", "--data", "FOLDER", "--out", "no/such/table.csv"], "in an existing folder"),
+        (["subset", "RUN", "--data", "FOLDER"], "the number of images to choose"),
     ],
 )
 def test_a_mistake_gets_one_line(

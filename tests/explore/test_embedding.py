@@ -1,4 +1,4 @@
-"""Features in files: complete, bounded in memory, killed and gone on with, never written over silently."""
+"""Feature files: complete, bounded in memory, resumed after a kill, never overwritten silently."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from torch import Tensor
 import effssl
 from effssl import RequestError, RunFailed
 from effssl.data.folder import find_images
-from effssl.evaluation import extract
+from effssl.explore.encoder import encoder_digest
 from effssl.explore.feature_files import Embedding
-from effssl.explore.gallery import encoder_digest
+from effssl.features.extract import extract
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.files import locked
 
@@ -41,8 +41,8 @@ def test_every_readable_image_has_the_features_the_encoder_gives_it(
 
 
 def test_images_that_cannot_be_read_are_named(embedding: Embedding, folder: Path) -> None:
-    assert embedding.about is not None
-    assert embedding.about.unreadable == [str(folder / "added/broken.jpg"), str(folder / "added/cut off.jpg")]
+    assert embedding.metadata is not None
+    assert embedding.metadata.unreadable == [str(folder / "added/broken.jpg"), str(folder / "added/cut off.jpg")]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".npz", ".csv"])
@@ -52,7 +52,7 @@ def test_a_file_gives_back_what_was_put_in(
     made = effssl.embed(run, folder, tmp_path / f"features{suffix}", labels="folders", workers=0)
     assert made.names == embedding.names
     assert made.labels == embedding.labels
-    assert made.about == embedding.about
+    assert made.metadata == embedding.metadata
     np.testing.assert_array_equal(made.features, embedding.features)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {f"features{suffix}"} | ({"features.csv.json"} if suffix == ".csv" else set())
@@ -93,7 +93,7 @@ def test_small_images_of_one_size_keep_their_paths_and_any_layout_is_complete(
     made = effssl.embed("small", tmp_path, **SMALL)
     labels = {Path(name).name: label for name, label in zip(made.names, made.labels or [], strict=True)}
     assert labels == {"0.png": "a", "1.png": "b", "2.png": "a", "3.png": "b", "4.png": None, "5.png": None}
-    with pytest.raises(RequestError, match=r"5\.png lies outside"):
+    with pytest.raises(RequestError, match=r"5\.png is in none of them"):
         effssl.embed("small", tmp_path, labels="folders", **SMALL)
     assert effssl.embed("small", tmp_path, labels="none", **SMALL).labels is None
 
@@ -111,7 +111,7 @@ def killed_halfway(out: Path, *args: str) -> int:
     return rows.stat().st_size
 
 
-def test_killed_it_goes_on_to_the_same_bytes(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_killed_it_resumes_to_the_same_bytes(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     killed, whole, data = tmp_path / "killed.npz", tmp_path / "whole.npz", tmp_path / "digits.npz"
     digits = effssl.open_data("digits").train.pixels[:500].numpy()
     np.savez(data, images=digits[:301], test_images=digits[301:])
@@ -123,19 +123,19 @@ def test_killed_it_goes_on_to_the_same_bytes(tmp_path: Path, capfd: pytest.Captu
         file.write(b"\x01" * 1001)
     with (tmp_path / "killed.npz.part/rows.part").open("ab") as file:
         file.truncate(done - 2)
-    (tmp_path / ".killed.npz.1.beside").write_bytes(b"half of the file")  # killed at its very end
+    (tmp_path / ".killed.npz.1.partial").write_bytes(b"half of the file")  # killed at its very end
     with pytest.raises(RequestError, match="begun with another encoder, other images or another --batch"):
         effssl.embed("small", data, killed, batch=7, **SMALL)
     with pytest.raises(RequestError, match="begun with another encoder"):
         effssl.embed("small", data, killed, batch=3, **SMALL | {"image_size": 8})
     effssl.embed("small", data, killed, batch=3, **SMALL)
-    assert "going on after " in capfd.readouterr().err
+    assert "resuming after " in capfd.readouterr().err
     effssl.embed("small", data, whole, batch=3, **SMALL)
     assert killed.read_bytes() == whole.read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"killed.npz", "whole.npz", "digits.npz"}
 
 
-def test_going_on_after_unreadable_images_keeps_names_and_features_together(
+def test_resuming_after_unreadable_images_keeps_names_and_features_together(
     encoder: LoadedEncoder, embedding: Embedding, folder: Path, tmp_path: Path
 ) -> None:
     out, work = tmp_path / "f.npz", tmp_path / "f.npz.part"
@@ -152,7 +152,7 @@ def test_two_at_once_do_not_write_into_each_other(run: Path, folder: Path, tmp_p
     (tmp_path / "f.npz.part").mkdir()
     with (
         locked(tmp_path / "f.npz.part/lock", "", ""),
-        pytest.raises(RequestError, match=r"f\.npz is being made by process"),
+        pytest.raises(RequestError, match=r"f\.npz\.part is being written by process"),
     ):
         effssl.embed(run, folder, tmp_path / "f.npz", workers=0)
     assert len(effssl.embed(run, folder, tmp_path / "f.npz", workers=0)) == 68
@@ -194,12 +194,12 @@ def test_a_finished_file_is_left_alone_and_others_are_refused(
             effssl.embed(run, folder, tmp_path / name, workers=0)
         assert (tmp_path / name).read_text() == "path,f0\nmine,1\n"
     effssl.embed(run, folder, tmp_path / "f.csv", workers=0)
-    (tmp_path / "f.csv").write_text("path,f0\nmine,1\n")  # the file beside it no longer speaks for it
+    (tmp_path / "f.csv").write_text("path,f0\nmine,1\n")  # its metadata no longer belong to it
     with pytest.raises(RequestError, match="is not from effssl embed"):
         effssl.embed(run, folder, tmp_path / "f.csv", workers=0)
     (tmp_path / "f.npz.part").mkdir()
     (tmp_path / "f.npz.part/notes.txt").write_text("mine")
-    with pytest.raises(RequestError, match="is in the way"):
+    with pytest.raises(RequestError, match="holds other files"):
         effssl.embed(run, folder, tmp_path / "f.npz", overwrite=True, workers=0)
 
 
@@ -213,7 +213,7 @@ def test_features_of_an_image_that_was_replaced_are_not_finished(tmp_path: Path)
         effssl.embed("small", image.parent, out, **SMALL)
 
 
-def test_what_is_wrong_is_said_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad").mkdir()
@@ -221,24 +221,24 @@ def test_what_is_wrong_is_said_in_one_line(
     (tmp_path / "bad/0.jpg").write_bytes(whole)
     with pytest.raises(RequestError, match=r"none of the 1 images can be decoded, e\.g\. .*0\.jpg"):
         effssl.embed(run, tmp_path / "bad", workers=0)
-    with pytest.raises(RequestError, match=r"files that end with \.parquet, \.npz, \.csv"):
+    with pytest.raises(RequestError, match=r"feature files end with \.parquet, \.npz, \.csv"):
         effssl.embed(run, folder, tmp_path / "f.txt")
     with pytest.raises(RequestError, match="batch is 0"):
         effssl.embed(run, folder, batch=0)
     with pytest.raises(RequestError, match="needs no --image-size"):
         effssl.embed(run, folder, image_size=64)
-    with pytest.raises(RequestError, match="no features at"):
+    with pytest.raises(RequestError, match="no feature file at"):
         effssl.read_features(tmp_path / "none.npz")
     (tmp_path / "other.csv").write_text("path,f0\na.png,1\nb.png\n")
-    with pytest.raises(RequestError, match="has not 2 fields"):
+    with pytest.raises(RequestError, match="does not have 2 fields"):
         effssl.read_features(tmp_path / "other.csv")
     np.savez(tmp_path / "other.npz", path=["a"], features=np.zeros((2, 3), np.float32))
-    with pytest.raises(RequestError, match="1 names, features of shape"):
+    with pytest.raises(RequestError, match="1 names, but features of shape"):
         effssl.read_features(tmp_path / "other.npz")
     for columns, says in [
-        ({"path": ["a"], "features": ["text"]}, "no column features with lists of numbers"),
-        ({"path": ["a"]}, "no column features with lists of numbers"),
-        ({"name": ["a"], "features": [[1.0]]}, "neither a column path nor index"),
+        ({"path": ["a"], "features": ["text"]}, "no column features of lists of numbers"),
+        ({"path": ["a"]}, "no column features of lists of numbers"),
+        ({"name": ["a"], "features": [[1.0]]}, "neither a column path nor a column index"),
         ({"path": ["a", "b"], "features": [[1.0], [1.0, 2.0]]}, "different lengths"),
     ]:
         pq.write_table(pa.table(columns), tmp_path / "other.parquet")
@@ -246,7 +246,7 @@ def test_what_is_wrong_is_said_in_one_line(
             effssl.read_features(tmp_path / "other.parquet")
     for suffix in (".parquet", ".npz", ".csv"):
         (tmp_path / f"garbage{suffix}").write_bytes(bytes(range(256)) * 8)
-        with pytest.raises(RequestError, match="is not a file of features"):
+        with pytest.raises(RequestError, match="is not a feature file"):
             effssl.read_features(tmp_path / f"garbage{suffix}")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(RequestError, match="need pyarrow: pip install pyarrow"):
@@ -304,7 +304,7 @@ def test_features_are_never_all_in_memory(tmp_path: Path) -> None:
     assert f"would not have fitted: {12000 * 4096 * 4}" in done.stdout
 
 
-def test_how_images_are_looked_at_counts_as_much_as_weights(encoder: LoadedEncoder) -> None:
-    other = encoder.looking(0.5, "bicubic")
+def test_the_digest_covers_preprocessing_as_well_as_weights(encoder: LoadedEncoder) -> None:
+    other = encoder.with_transform(0.5, "bicubic")
     assert other.fingerprint() == encoder.fingerprint()
     assert encoder_digest(other) != encoder_digest(encoder)

@@ -1,4 +1,4 @@
-"""Every file is loaded as its card says, by its own software, in a process without effssl; features are ours."""
+"""Every file is loaded with the code of its card, in a process without effssl, and gives the same features."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ CASES = [
     ("small", "pt2", {"weights": "random", "image_size": 32}),
 ]
 ENDINGS = {"torchvision": ".pth", "timm": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
-# What a stranger does: paste the card's code, then look at images of their own. Nothing here knows effssl.
-STRANGER = """
+# A user of the file runs the code of its card, then computes features of other images, without effssl.
+USER = """
 import json, sys
 
 cases = json.load(open("cases.json"))
@@ -66,14 +66,14 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def code_of(file: Path) -> str:
-    """What a file's card tells to paste."""
+    """The Python code of a file's card."""
     (code,) = re.findall(r"```python\n(.*?)```", file.with_name(f"{file.name}.md").read_text(), re.DOTALL)
     return code
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory, tiny_photos: Tensor) -> Path:
-    """A folder with a run on photographs that has a score, and a photograph."""
+    """A folder with a photograph and a run on photographs that has a score."""
     folder = tmp_path_factory.mktemp("desk")
     tiles, labels = tiny_photos.numpy(), [0] * 128 + [1] * 128  # which photograph a tile is from
     parts = {"images": tiles[::4], "labels": labels[::4], "test_images": tiles[1::32], "test_labels": labels[1::32]}
@@ -89,7 +89,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, tiny_photos: Tensor) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, list[Tensor]]]:
-    """Of every case the file, and what a stranger computed with it."""
+    """The file of every case, and the features that a user computed with it."""
     before, cases = digests(desk / "run"), []
     for source, to, arguments in CASES:
         given = str(desk / source) if source == "run" else source
@@ -101,9 +101,9 @@ def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, li
             images = images * std + mean
         torch.save(images.contiguous(), f"{file}.in")
         cases.append({"file": file.name, "to": to, "code": code_of(file)})
-    assert digests(desk / "run") == before  # exporting changes nothing in the run
+    assert digests(desk / "run") == before  # export does not change the run
     (desk / "cases.json").write_text(json.dumps(cases))
-    done = subprocess.run([sys.executable, "-c", STRANGER], cwd=desk, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", USER], cwd=desk, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     files = [desk / case["file"] for case in cases]
     return {
@@ -113,18 +113,18 @@ def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, li
 
 
 @pytest.mark.parametrize(("source", "to", "arguments"), CASES, ids=lambda value: str(value))
-def test_a_stranger_gets_our_features(
+def test_a_user_gets_the_same_features(
     exported: dict, desk: Path, photos: Tensor, source: str, to: str, arguments: dict
 ) -> None:
     encoder = effssl.load(desk / source if source == "run" else source, **arguments)
-    features, looked = exported[source, to][1]
+    features, of_photo = exported[source, to][1]
     assert torch.allclose(features, encoder(photos[:3]), atol=1e-4)
     ours = encoder.embed([Image.open(desk / "photo.jpg")])
     # Their resize rounds sizes and gray levels where ours does not.
-    assert torch.cosine_similarity(looked, ours).item() > 0.99
+    assert torch.cosine_similarity(of_photo, ours).item() > 0.99
 
 
-def test_the_card_says_what_it_is(exported: dict) -> None:
+def test_the_card_describes_encoder_training_and_scores(exported: dict) -> None:
     file = exported["run", "timm"][0]
     card = file.with_name(f"{file.name}.md").read_text()
     training = (
@@ -135,12 +135,12 @@ def test_the_card_says_what_it_is(exported: dict) -> None:
         "torch 2",
         "License of the training data",
     )
-    for said in (*training, "24×24", "bilinear", "0.4914, 0.4822, 0.4465", "| knn k=5 |", "k 5"):
-        assert said in card
-    assert "None were measured" in exported["small", "pt2"][0].with_name("small-pt2.pt2.md").read_text()
+    for text in (*training, "24×24", "bilinear", "0.4914, 0.4822, 0.4465", "| knn k=5 |", "k 5"):
+        assert text in card
+    assert "## Scores\n\nNone." in exported["small", "pt2"][0].with_name("small-pt2.pt2.md").read_text()
 
 
-def test_torchvision_misses_the_classifier_alone(exported: dict) -> None:
+def test_torchvision_lacks_only_the_classifier(exported: dict) -> None:
     model = torchvision.models.resnet18(weights=None)
     state = torch.load(exported["resnet18", "torchvision"][0], weights_only=True)
     assert model.load_state_dict(state, strict=False).missing_keys == ["fc.weight", "fc.bias"]
@@ -164,7 +164,7 @@ def test_safetensors_come_back_with_their_preprocessing(
         assert json.loads(opened.metadata()["effssl"])["data"] == "tiles.npz"
 
 
-def test_where_the_images_lay_is_not_told(desk: Path, in_tmp: Path) -> None:
+def test_folders_of_the_images_are_not_published(desk: Path, in_tmp: Path) -> None:
     for i in range(8):
         Path("secret/place/pets").mkdir(parents=True, exist_ok=True)
         Image.open(desk / "photo.jpg").crop((9 * i, 9 * i, 99 + 9 * i, 99 + 9 * i)).save(f"secret/place/pets/{i}.png")
@@ -178,7 +178,7 @@ def test_where_the_images_lay_is_not_told(desk: Path, in_tmp: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SAME_IN_TIMM)
-def test_timm_and_torchvision_call_these_weights_alike(name: str) -> None:
+def test_timm_and_torchvision_have_the_same_keys(name: str) -> None:
     with torch.device("meta"):
         theirs = timm.create_model(name, num_classes=0).state_dict()
         ours = torchvision.models.get_model(name, weights=None).state_dict()
@@ -187,39 +187,42 @@ def test_timm_and_torchvision_call_these_weights_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (
             ["small", "--weights", "random", "--to", "torchvision"],
-            "no small network; safetensors, onnx and pt2 do work",
+            "no small network; export to safetensors, onnx or pt2",
         ),
         (["small", "--weights", "random", "--to", "timm"], "timm has no small network"),
         (
             ["tiny-32", "--weights", "random", "--to", "torchvision"],
-            "no tiny-32 network; safetensors, onnx and pt2 do work",
+            "no tiny-32 network; export to safetensors, onnx or pt2",
         ),
         (
             ["small-32", "--weights", "random", "--to", "timm"],
-            "timm has no small-32 network with these weights; safetensors, onnx and pt2 do work",
+            "timm has no small-32 network with these keys; export to safetensors, onnx or pt2",
         ),
-        (["timm:resnet10t", "--weights", "random", "--to", "torchvision"], "timm, safetensors, onnx and pt2 do work"),
-        (["alexnet", "--weights", "random", "--to", "timm"], "torchvision, safetensors, onnx and pt2 do work"),
+        (["timm:resnet10t", "--weights", "random", "--to", "torchvision"], "export to timm, safetensors, onnx or pt2"),
+        (["alexnet", "--weights", "random", "--to", "timm"], "export to torchvision, safetensors, onnx or pt2"),
         (
             ["run", "--to", "timm", "--out", "there.safetensors"],
             "there.safetensors exists; choose another --out, or add --overwrite",
         ),
         (["run", "--to", "timm", "--out", "new.safetensors"], "new.safetensors.md exists"),
         (["run", "--to", "timm", "--out", "a.pth"], "the name of a file for timm ends with .safetensors"),
-        (["run", "--to", "timm", "--out", "nowhere/a.safetensors"], "--out names a file in a folder that exists"),
-        (["run", "--to", "timm", "--out", "run/encoder.safetensors", "--overwrite"], "the run's own folder"),
-        (["own.safetensors", "--to", "safetensors", "--out", "own.safetensors", "--overwrite"], "is what is exported"),
+        (["run", "--to", "timm", "--out", "nowhere/a.safetensors"], "--out names a file in an existing folder"),
+        (["run", "--to", "timm", "--out", "run/encoder.safetensors", "--overwrite"], "is inside the run folder"),
+        (
+            ["own.safetensors", "--to", "safetensors", "--out", "own.safetensors", "--overwrite"],
+            "the exported file itself",
+        ),
         (["run", "--to", "timm", "--encoder", "resnet18"], "needs no --encoder"),
         (["unfinished", "--to", "timm"], "is not finished"),
         (["missing", "--to", "pt2"], "no run folder, weight file or torchvision model named 'missing'"),
     ],
 )
-def test_what_cannot_be_exported(
-    args: list[str], says: str, desk: Path, in_tmp: Path, capsys: pytest.CaptureFixture
+def test_requests_that_are_refused(
+    args: list[str], message: str, desk: Path, in_tmp: Path, capsys: pytest.CaptureFixture
 ) -> None:
     Path("run").symlink_to(desk / "run")
     Path("there.safetensors").write_text("mine")
@@ -231,20 +234,22 @@ def test_what_cannot_be_exported(
     with pytest.raises(SystemExit) as stop:
         main(["export", *args])
     assert stop.value.code == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert digests(in_tmp) == before
 
 
-def test_other_targets_and_missing_software(desk: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_targets_and_missing_software(desk: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(effssl.RequestError, match="no target 'onx' \\(did you mean onnx"):
         effssl.export(desk / "run", "onx")
+    with pytest.raises(TypeError, match="size"):
+        effssl.export("small", "onnx", weights="random", size=32)  # type: ignore[call-arg]
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(effssl.RequestError, match=r"--to onnx needs onnxruntime: pip install effssl\[onnx\]"):
         effssl.export(desk / "run", "onnx")
     assert not list(in_tmp.iterdir())
 
 
-def test_overwriting_is_possible_when_asked_for(desk: Path, in_tmp: Path) -> None:
+def test_overwrite(desk: Path, in_tmp: Path) -> None:
     main(["export", str(desk / "run"), "--to", "timm"])
     Path("run.timm.safetensors").write_text("old")
     main(["export", str(desk / "run"), "--to", "timm", "--overwrite"])

@@ -1,4 +1,4 @@
-"""Encoders from elsewhere give the features of their own library."""
+"""Encoders trained elsewhere give the same features as in their own library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def resnet() -> nn.Module:
 
 
 def theirs(model: nn.Module, images: Tensor) -> Tensor:
-    """What the model's own library computes before the classifier."""
+    """Features of the model in its own library."""
     x = (images.float() / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
     model.fc = nn.Identity()
     with torch.no_grad():
@@ -37,7 +37,7 @@ def test_weights_with_any_prefix(
     resnet: nn.Module, photos: Tensor, tmp_path: Path, prefix: str, nested: str | None
 ) -> None:
     state = {f"{prefix}{key}": value for key, value in resnet.state_dict().items()}
-    state["queue"] = torch.zeros(3)  # a training script's other tensors
+    state["queue"] = torch.zeros(3)  # another tensor of the training script
     torch.save({nested: state, "epoch": 3} if nested else state, tmp_path / "w.pth")
     encoder = effssl.load(tmp_path / "w.pth", encoder="resnet18", image_size=96)
     assert not encoder.training
@@ -72,13 +72,13 @@ def test_timm_and_random_weights(photos: Tensor, tmp_path: Path) -> None:
     assert effssl.load("tiny-8", weights="random").dim == 64
 
 
-def test_names_load_the_librarys_weights_or_say_why_not(monkeypatch: pytest.MonkeyPatch, resnet: nn.Module) -> None:
+def test_pretrained_weights_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, resnet: nn.Module) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise OSError("no route to host")
 
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", unreachable)
     monkeypatch.setattr(torchvision.models._api, "load_state_dict_from_url", unreachable)
-    with pytest.raises(effssl.RequestError, match=r"weights of resnet18 cannot be had \(no route to host\).*--weights"):
+    with pytest.raises(effssl.RequestError, match=r"resnet18 cannot be loaded \(no route to host\).*--weights"):
         effssl.load("resnet18")
     with pytest.raises(effssl.RequestError, match="small has no pretrained weights"):
         effssl.load("small")
@@ -89,7 +89,7 @@ def test_names_load_the_librarys_weights_or_say_why_not(monkeypatch: pytest.Monk
     [("module.encoder_q.", "module.encoder_k."), ("student.", "teacher."), ("backbone.", "backbone_momentum."),
      ("online_encoder.net.", "target_encoder.net."), ("module.base_encoder.", "module.momentum_encoder.")],
 )  # fmt: skip
-def test_the_trained_network_wins_over_its_slow_copy(
+def test_the_trained_network_is_preferred_to_its_momentum_copy(
     resnet: nn.Module, photos: Tensor, tmp_path: Path, trained: str, copy: str, capsys: pytest.CaptureFixture
 ) -> None:
     state = resnet.state_dict()
@@ -97,7 +97,7 @@ def test_the_trained_network_wins_over_its_slow_copy(
     torch.save(both | {f"{trained}{key}": value for key, value in state.items()}, tmp_path / "w.pth")
     encoder = effssl.load(tmp_path / "w.pth", encoder="resnet18", image_size=96)
     assert torch.allclose(encoder(photos[:2]), theirs(resnet, photos[:2]), atol=1e-4)
-    assert f"taken: {trained}, not {copy}" in capsys.readouterr().err
+    assert f"loaded {trained}, not {copy}" in capsys.readouterr().err
 
 
 def test_online_network_state_dict_is_found(resnet: nn.Module, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_online_network_state_dict_is_found(resnet: nn.Module, tmp_path: Path) -
     assert torch.equal(encoder.backbone.conv1.weight, resnet.conv1.weight)
 
 
-def test_random_weights_are_always_the_same_ones() -> None:
+def test_random_weights_are_reproducible() -> None:
     torch.manual_seed(1)
     first = effssl.load("resnet18", weights="random", image_size=64)
     torch.manual_seed(2)
@@ -138,7 +138,7 @@ def test_pretrained_weights_keep_their_preprocessing(monkeypatch: pytest.MonkeyP
     assert (timms["mean"], timms["std"], timms["filter"]) == (known.mean, known.std, known.interpolation)
 
 
-def test_flags_that_mean_nothing_are_refused(resnet: nn.Module, in_tmp: Path) -> None:
+def test_options_that_the_source_defines_are_refused(resnet: nn.Module, in_tmp: Path) -> None:
     torch.save(resnet.state_dict(), "w.pth")
     with pytest.raises(effssl.RequestError, match=r"w\.pth needs no --weights"):
         effssl.load("w.pth", encoder="resnet18", weights="random")
@@ -149,21 +149,21 @@ def test_flags_that_mean_nothing_are_refused(resnet: nn.Module, in_tmp: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("source", "encoder", "says"),
+    ("source", "encoder", "message"),
     [
-        ("w.pth", "", "does not say which network it is; add --encoder"),
+        ("w.pth", "", "does not name its architecture; add --encoder"),
         ("w.pth", "resnet50", "is --encoder right"),
         ("nowhere.pth", "resnet18", "no run folder or weight file"),
         ("resnet19", "", "did you mean resnet1"),
-        ("text.pth", "resnet18", "is not a file of weights"),
-        ("empty.pth", "resnet18", "holds no weights by name"),
+        ("text.pth", "resnet18", "is not a weight file"),
+        ("empty.pth", "resnet18", "contains no state dict"),
     ],
 )
-def test_what_cannot_be_loaded(resnet: nn.Module, in_tmp: Path, source: str, encoder: str, says: str) -> None:
+def test_requests_that_are_refused(resnet: nn.Module, in_tmp: Path, source: str, encoder: str, message: str) -> None:
     torch.save(resnet.state_dict(), "w.pth")
     Path("text.pth").write_text("hello")
     torch.save({"epoch": 3}, "empty.pth")
-    with pytest.raises(effssl.RequestError, match=says):
+    with pytest.raises(effssl.RequestError, match=message):
         effssl.load(source, encoder=encoder)
 
 
@@ -175,10 +175,10 @@ class _Evil:
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
 def test_a_file_that_would_run_code_is_refused(in_tmp: Path) -> None:
     torch.save({"state_dict": _Evil()}, "evil.pth")
-    with pytest.raises(effssl.RequestError, match=r"could run code|not a file of weights"):
+    with pytest.raises(effssl.RequestError, match=r"could run code|not a weight file"):
         foreign.read_weights(Path("evil.pth"))
     Path("plain.pt").write_bytes(pickle.dumps(_Evil()))
-    with pytest.raises(effssl.RequestError, match=r"could run code|not a file of weights"):
+    with pytest.raises(effssl.RequestError, match=r"could run code|not a weight file"):
         foreign.read_weights(Path("plain.pt"))
     assert not Path("owned").exists()
 
@@ -197,8 +197,8 @@ def test_cached_weights_of_a_library_cannot_run_code(tmp_path: Path, monkeypatch
     assert not (tmp_path / "owned").exists()
 
 
-def test_a_text_is_no_weights(tmp_path: Path) -> None:
+def test_text_files_are_refused(tmp_path: Path) -> None:
     for name in ("w.pth", "w.pt"):
         (tmp_path / name).write_text("not weights")
-        with pytest.raises(effssl.RequestError, match="weights: neither safetensors nor"):
+        with pytest.raises(effssl.RequestError, match="weight file: neither safetensors nor"):
             effssl.load(tmp_path / name, encoder="resnet18")

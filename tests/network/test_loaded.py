@@ -1,11 +1,11 @@
-"""A finished encoder takes images as they come and leaves them as they are."""
+"""A loaded encoder takes images of any size and dtype and does not change them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from effssl.network import build_encoder
+from effssl.network.encoders import build_encoder
 from effssl.network.loaded import LoadedEncoder
 
 
@@ -16,7 +16,7 @@ def encoder() -> LoadedEncoder:
 
 @pytest.mark.parametrize("side", [16, 24])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_any_float_of_any_size_and_nothing_of_it_changes(encoder: LoadedEncoder, side: int, dtype: torch.dtype) -> None:
+def test_any_size_and_dtype_without_changing_the_images(encoder: LoadedEncoder, side: int, dtype: torch.dtype) -> None:
     images = torch.rand(4, 3, side, side).to(dtype)
     before = images.clone()
     assert encoder(images).isfinite().all()

@@ -26,13 +26,13 @@ def test_reads(text: str, terms: dict) -> None:
     [
         ("byool+rotation", "did you mean byol"),
         ("nothing", "terms: simclr"),
-        ("byol++rotation", "cannot read ''"),
-        ("", "cannot read"),
-        ("byol+-1*rotation", "not a number of 0 or more"),
-        ("byol+nan*rotation", "not a number"),
-        ("byol+x*rotation", "not a number"),
-        ("byol+byol", "stands twice"),
-        ("byol rotation", "cannot read"),
+        ("byol++rotation", "cannot parse ''"),
+        ("", "cannot parse"),
+        ("byol+-1*rotation", "not a finite number of 0 or more"),
+        ("byol+nan*rotation", "not a finite number"),
+        ("byol+x*rotation", "not a finite number"),
+        ("byol+byol", "appears twice"),
+        ("byol rotation", "cannot parse"),
     ],
 )
 def test_refuses_with_a_reason(text: str, says: str) -> None:

@@ -45,8 +45,10 @@ def test_jigsaw_trains_and_refuses_small_images(photos: Tensor, data: Data) -> N
     objective = make("byol+jigsaw+rotation", big, image_size=64)
     views = first_views(big, "byol+jigsaw+rotation", image_size=64)
     assert views.clean is not None
-    loss = objective.outcomes(views)["jigsaw"].loss
-    assert float(loss) == pytest.approx(math.log(100), abs=0.6)
+    outcome = objective.outcomes(views)["jigsaw"]
+    assert outcome.chance == 0.01
+    assert outcome.accuracy is not None
+    assert float(outcome.loss) == pytest.approx(math.log(100), abs=0.6)
     with pytest.raises(RequestError, match="at least 64"):
         make("byol+jigsaw", data)
 

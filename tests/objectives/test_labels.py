@@ -18,7 +18,9 @@ from tests.objectives.making import make, random
 
 def test_sup_con_with_distinct_labels_is_simclr() -> None:
     z = random(16, 6)
-    assert float(sup_con(z, torch.arange(8).repeat(2), 0.2)) == pytest.approx(float(nt_xent(z, 0.2)), abs=1e-9)
+    two = z.view(2, 8, 6)
+    simclr = nt_xent(two, two, [(0, 1), (1, 0)], 0.2)
+    assert float(sup_con(z, torch.arange(8).repeat(2), 0.2)) == pytest.approx(float(simclr), abs=1e-9)
 
 
 def test_sup_con_equals_the_loop() -> None:
@@ -40,11 +42,6 @@ def test_noise_fractions_come_out_right(fraction: float) -> None:
     if fraction == 1.0:
         shares = torch.stack([((noisy - labels) % 10 == s).float().mean() for s in range(1, 10)])
         assert (shares - 1 / 9).abs().max() < 0.02  # all other classes alike
-
-
-def test_noise_to_any_class_leaves_some_labels_right() -> None:
-    labels = torch.arange(5000) % 10
-    assert (noisy_labels(labels, 10, 1.0, seed=3, to="any") == labels).float().mean() == pytest.approx(0.1, abs=0.02)
 
 
 def test_known_labels_are_a_share_of_every_class() -> None:

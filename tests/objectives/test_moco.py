@@ -10,10 +10,8 @@ import torch.nn.functional as F
 
 from effssl.data import Data
 from effssl.objectives.moco import info_nce
-from effssl.objectives.objective import Step
 from effssl.runtime.errors import RequestError
-from effssl.training.loop import Trainer
-from tests.objectives.making import BATCH, CPU, first_views, make, plan, random
+from tests.objectives.making import BATCH, ONE_SIDED, first_views, losses_of_epochs, make, random, trainer_of
 
 
 def test_info_nce_equals_the_loop() -> None:
@@ -27,7 +25,7 @@ def test_info_nce_equals_the_loop() -> None:
 
 
 def test_moco_queue_is_first_in_first_out(data: Data) -> None:
-    trainer = Trainer(plan("moco", moco={"queue": 100, "momentum": 0.9}), data, CPU)
+    trainer = trainer_of("moco", data, moco={"queue": 100, "momentum": 0.9})
     term = trainer.objective.terms["moco"]
     expected = list(term.queue)
     for views in trainer.loader.epoch(0):
@@ -45,24 +43,23 @@ def test_moco_keys_are_shuffled_in_groups_and_come_back_in_order(data: Data) -> 
     term = objective.terms["moco"]
     seen = []
     term.target.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    grouped = term.keys(Step(objective.network, views), views.large[0], "x")
+    x, step = views.pixels["large"][0], objective.step(views)
+    grouped = term.keys(step, x, 0)
     assert [len(x) for x in seen] == [BATCH // 8] * 8
-    assert not torch.equal(torch.cat(seen), views.large[0])
+    assert not torch.equal(torch.cat(seen), x)
     term.target.eval()  # with fixed statistics, grouping must not matter
-    plain = F.normalize(term.target.g(term.target.f(views.large[0])), dim=1)
-    assert torch.allclose(term.keys(Step(objective.network, views), views.large[0], "x"), plain, atol=1e-5)
+    plain = F.normalize(term.target.project(x), dim=1)
+    assert torch.allclose(term.keys(step, x, 0), plain, atol=1e-5)
     assert not torch.allclose(grouped, plain, atol=1e-3)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_moco_tells_images_apart(data: Data, symmetric: bool) -> None:
     """Its loss first rises, while random keys leave the queue; what counts is that it ends far below chance."""
-    options = {"queue": 64, "key_bn_groups": 2, "symmetric": symmetric}
-    trainer = Trainer(plan("moco+0.1*rotation", moco=options), data, CPU)
-    for epoch in range(3):
-        losses = [float(trainer.step(views)[1]["loss/moco"]) for views in trainer.loader.epoch(epoch)]
-    chance = math.log(65) * (2 if symmetric else 1)
-    assert sum(losses) / len(losses) < 0.9 * chance
+    views = {} if symmetric else ONE_SIDED | {"rotated": {"count": 1}}
+    trainer = trainer_of("moco+0.1*rotation", data, views=views, moco={"queue": 64, "key_bn_groups": 2})
+    *_, last = losses_of_epochs(trainer, 3, "loss/moco")
+    assert last < 0.9 * math.log(65) * (2 if symmetric else 1)
 
 
 def test_moco_groups_must_divide_the_batch(data: Data) -> None:

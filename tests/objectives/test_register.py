@@ -4,42 +4,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
-import torch
 from torch import nn
 
 import effssl
-from effssl.network import Network
-from effssl.objectives.objective import Outcome, Setting, Step, Term
-from effssl.objectives.options import OWN
-from effssl.run import Run
+from effssl.network.network import Network
+from effssl.objectives.options import TERMS, TermOptions
+from effssl.objectives.step import Step
+from effssl.objectives.term import Outcome, RunInfo, Term
 
 
 class MeanColor(Term):
-    """Tell a view's mean color from its feature."""
+    """Predict a view's mean color from its feature."""
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(TermOptions):
+        pretext: ClassVar[bool] = True
         weight: float = 0.5
         squared: bool = True
 
-    def __init__(self, options: Options, network: Network, setting: Setting) -> None:
-        super().__init__(options, network, setting)
+    reads = ("online",)
+
+    def __init__(self, options: Options, network: Network, info: RunInfo) -> None:
+        super().__init__(options, network, info)
         self.head = nn.Linear(network.h_dim, 3)
 
     def loss(self, step: Step) -> Outcome:
-        wrong = step.run(self.head, step.h()) - torch.cat(step.views.large).mean((2, 3))
+        wrong = step.run(self.head, step.online("h")) - step.views.pixels["large"].mean((3, 4))
         return Outcome((wrong.square() if self.options.squared else wrong.abs()).mean())
 
 
-def pretrain(objective: str, out: str, **flags) -> Run:
+def pretrain(objective: str, out: str, **flags) -> effssl.Run:
     settings = {"epochs": 2, "subset": 256, "batch_size": 32, "quiet": True, "lr": 0.05}
     return effssl.pretrain("digits", objective, out=out, **settings | flags)
 
 
 def test_a_registered_term_trains_resumes_and_keeps_its_options(in_tmp: Path) -> None:
-    effssl.register("mean_color", MeanColor, pretext=True)
+    effssl.register("mean_color", MeanColor)
     run = pretrain("byol + mean_color", "a", mean_color={"squared": False})
     assert run.config.mean_color == MeanColor.Options(0.5, False)
     lines = [line for line in run.metrics() if "loss/mean_color" in line]
@@ -49,7 +52,7 @@ def test_a_registered_term_trains_resumes_and_keeps_its_options(in_tmp: Path) ->
         pretrain("byol + mean_color", "a", resume="auto")
     alone = pretrain("2*mean_color", "b")  # no recipe of its own
     assert alone.config.mean_color.weight == 2
-    OWN.clear()  # somebody else, who only wants the encoder
+    del TERMS["mean_color"]  # somebody else, who only wants the encoder
     assert run.knn().accuracy > 20
     with pytest.raises(effssl.RequestError, match="unknown term 'mean_color'"):
         pretrain("byol + mean_color", "c")

@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from effssl.training.build import make_objective
-from effssl.training.optimizers import make_optimizer, set_learning_rate
+from effssl.training.build import build_objective
+from effssl.training.optimizers import build_optimizer, set_learning_rate
 from tests.objectives.making import CPU, cosine, make, plan, some_views
 
 
 def test_simsiam_by_hand_and_stop_gradient(tiny_photos: Tensor) -> None:
-    objective, views = make("simsiam"), some_views(tiny_photos)
+    objective = make("simsiam")
+    views = some_views(objective, tiny_photos)
     term, network = objective.terms["simsiam"], objective.network
     loss = objective.outcomes(views)["simsiam"].loss
-    z1, z2 = (network.g(network.f(x)) for x in views.large)
+    z1, z2 = (network.project(x) for x in views.pixels["large"])
     p1, p2 = term.q(z1), term.q(z2)
     assert float(loss) == pytest.approx(-(cosine(p1, z2) + cosine(p2, z1)) / 2, abs=1e-5)
     grads = []
@@ -28,8 +29,8 @@ def test_simsiam_by_hand_and_stop_gradient(tiny_photos: Tensor) -> None:
 
 def test_simsiam_predictor_has_a_constant_learning_rate() -> None:
     the_plan = plan("simsiam+rotation", lr=0.1)
-    objective = make_objective(the_plan, CPU)
-    optimizer = make_optimizer(the_plan.config.optimizer, objective, 0.1)
+    objective = build_objective(the_plan, CPU)
+    optimizer = build_optimizer(the_plan.config.optimizer, objective, 0.1)
     set_learning_rate(optimizer, 0.01)
     predictor = {id(p) for p in objective.terms["simsiam"].q.parameters()}
     for group in optimizer.param_groups:

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 
 from effssl.data import Data
 from effssl.objectives.swav import sinkhorn
-from effssl.training.loop import Trainer
-from tests.objectives.making import BATCH, CPU, first_views, make, plan, random
+from tests.objectives.making import BATCH, first_views, make, random, trainer_of
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.03, 0.01])
@@ -36,12 +35,14 @@ def test_sinkhorn_equals_the_reference_form() -> None:
 
 
 def test_swav_by_hand_with_small_crops(data: Data) -> None:
-    flags = {"augment": {"small": 2, "small_size": 16}, "swav": {"prototypes": 7, "freeze_epochs": 0.0}}
+    flags = {"views": {"small": {"count": 2, "size": 16}}, "swav": {"prototypes": 7, "freeze_epochs": 0.0}}
     objective, views = make("swav", data, **flags), first_views(data, "swav", **flags)
-    assert [len(views.large), len(views.small), views.small[0].shape[-1]] == [2, 2, 16]
+    assert [len(x) for x in views.pixels.values()] == [2, 2]
+    assert views.pixels["small"].shape[-1] == 16
     term, network = objective.terms["swav"], objective.network
     loss = float(objective.outcomes(views)["swav"].loss)
-    z = [F.normalize(network.g(network.f(x)), dim=1) for x in (*views.large, *views.small)]
+    z = [F.normalize(network.project(x), dim=1) for x in views.pixels["large"]]
+    z += F.normalize(network.project(views.pixels["small"].flatten(0, 1)), dim=1).chunk(2)  # small crops in one pass
     scores = [x @ term.prototypes.weight.T for x in z]
     expected = 0.0
     for i in (0, 1):
@@ -53,7 +54,7 @@ def test_swav_by_hand_with_small_crops(data: Data) -> None:
 
 
 def test_swav_prototypes_freeze_and_stay_unit(data: Data) -> None:
-    trainer = Trainer(plan("swav", swav={"freeze_epochs": 2 / 8}), data, CPU)  # 8 steps per epoch: two steps
+    trainer = trainer_of("swav", data, swav={"freeze_epochs": 2 / 8})  # 8 steps per epoch: two steps
     weights = [trainer.objective.terms["swav"].prototypes.weight.detach().clone()]
     for views in trainer.loader.epoch(0):
         trainer.step(views)
@@ -66,7 +67,7 @@ def test_swav_prototypes_freeze_and_stay_unit(data: Data) -> None:
 
 @pytest.mark.parametrize("length", [10, 32, 50])  # shorter than the batch, equal, and no multiple of it
 def test_swav_queue_of_any_length(data: Data, length: int) -> None:
-    trainer = Trainer(plan("swav", swav={"queue": length, "queue_from": 0.0}), data, CPU)
+    trainer = trainer_of("swav", data, swav={"queue": length, "queue_from": 0.0})
     term, kept = trainer.objective.terms["swav"], []
     for views in trainer.loader.epoch(0):
         trainer.step(views)
@@ -74,6 +75,6 @@ def test_swav_queue_of_any_length(data: Data, length: int) -> None:
         expected = torch.cat(kept)[:length]
         assert term.queue.shape == (2, length, trainer.objective.network.z_dim)
         assert torch.equal(term.queue[0, : len(expected)], expected)
-    again = Trainer(plan("swav", swav={"queue": length, "queue_from": 0.0}), data, CPU)
+    again = trainer_of("swav", data, swav={"queue": length, "queue_from": 0.0})
     again.restore(trainer.state())
     assert again.objective.terms["swav"].filled == term.filled == 8 * BATCH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,19 @@ import pytest
 from sklearn.datasets import load_digits
 
 import effssl
-from effssl.run import Run
+from effssl.report.page import data_of as read_data
+from effssl.verbs import Run
 
 EVIL = "</script><script>window.broken=1</script>"  # a class name; must be shown as it is
 QUICK = {"epochs": 2, "batch_size": 32, "health": {"every": 1, "bank": 64, "queries": 32}, "quiet": True}
+SHORT = {"epochs": 1, "batch_size": 8, "quiet": True}
+
+
+def data_of(file: Path) -> dict:
+    """The data of a page."""
+    found = read_data(file.read_text())
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +32,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def digits(desk: Path) -> Run:
-    """Labelled images, byol+rotation, with a score; one class has a name made to break a page."""
+    """Labelled images, byol+rotation, with a score; the name of one class would break a page without escaping."""
     images, labels = load_digits(return_X_y=True)
     names = np.array([EVIL, *"123456789"])
     pixels = (images.reshape(-1, 8, 8) * 15).astype(np.uint8)
@@ -40,5 +50,20 @@ def plain(desk: Path, digits: Run) -> Run:
 
 
 @pytest.fixture(scope="session")
-def drawn(digits: Run) -> Path:
+def written(digits: Run) -> Path:
     return digits.report(images=200)
+
+
+def study_folder(folder: Path, arms: dict[str, tuple[float | None, list[float]]]) -> Path:
+    """A folder with the results.json of a study: by arm its position on the axis and its kNN per seed."""
+    runs = [
+        {"arm": arm, "seed": seed, "objective": arm.split(" at ")[0], "at": at, "values": {"knn": value},
+         "published": {"knn": 42.0}, "flops": 2e12}
+        for arm, (at, values) in arms.items()
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+    claims = [{"claim": "the task helps", "verdict": "held"}]
+    study = {"study": folder.name, "title": "a study", "scale": "smoke", "runs": runs, "claims": claims}
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(study))
+    return folder

@@ -1,6 +1,6 @@
-"""The page in a real browser: no error, no request, and everything answers at three widths.
+"""The page in a real browser: no errors, no requests, and it works at three widths.
 
-Skipped where no Chromium is found; playwright is never let to download one.
+Skipped if there is no Chromium; playwright does not download one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 
 from effssl.report import write_report
-from effssl.run import Run
-from effssl.studies import load
-from effssl.studies.report import write
-from effssl.studies.runner import Outcome, Sources, jobs_of
-from tests.report.conftest import EVIL
+from effssl.verbs import Run
+from tests.report.conftest import EVIL, study_folder
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(
@@ -49,7 +46,7 @@ def visit(browser: Any) -> Iterator[Any]:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=touch)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else problems.append(r.url))
         page.goto(file.resolve().as_uri())
@@ -74,8 +71,8 @@ def point(page: Any, index: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_at_every_width(drawn: Path, visit: Any, width: int) -> None:
-    page = visit(drawn, width, "dark" if width == 820 else "light")
+def test_at_every_width(written: Path, visit: Any, width: int) -> None:
+    page = visit(written, width, "dark" if width == 820 else "light")
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert page.locator(".chart svg[role=img]").count() == 6
     assert page.locator("h1").inner_text() == "digits"
@@ -92,8 +89,8 @@ def test_at_every_width(drawn: Path, visit: Any, width: int) -> None:
     assert not page.evaluate(overlapping)
 
 
-def test_hover_shows_a_thumbnail_and_click_the_neighbors(drawn: Path, visit: Any) -> None:
-    page = visit(drawn)
+def test_hover_shows_a_thumbnail_and_click_the_neighbors(written: Path, visit: Any) -> None:
+    page = visit(written)
     assert not page.locator(".tip").is_visible()
     page.mouse.move(*point(page, 5))
     tip = page.locator(".tip")
@@ -110,8 +107,8 @@ def test_hover_shows_a_thumbnail_and_click_the_neighbors(drawn: Path, visit: Any
     assert not tip.is_visible()
 
 
-def test_a_tap_shows_a_thumbnail_until_the_next(drawn: Path, visit: Any) -> None:
-    page = visit(drawn, 360, touch=True)
+def test_a_tap_shows_a_thumbnail_until_the_next(written: Path, visit: Any) -> None:
+    page = visit(written, 360, touch=True)
     page.touchscreen.tap(*point(page, 5))
     assert page.locator(".tip").is_visible()
     assert page.locator("#neighbors .near .tile").count() > 0
@@ -121,9 +118,9 @@ def test_a_tap_shows_a_thumbnail_until_the_next(drawn: Path, visit: Any) -> None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_confusion_matrix_can_be_read(drawn: Path, visit: Any, scheme: str) -> None:
+def test_the_confusion_matrix_can_be_read(written: Path, visit: Any, scheme: str) -> None:
     """Contrast as WCAG defines it, of the text and the strongest tint that a cell can have."""
-    page = visit(drawn, scheme=scheme)
+    page = visit(written, scheme=scheme)
     contrast = page.evaluate("""() => {
         const rgba = (text) => text.match(/[\\d.]+/g).map(Number);
         const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, k) => {
@@ -141,8 +138,8 @@ def test_the_confusion_matrix_can_be_read(drawn: Path, visit: Any, scheme: str) 
     assert contrast >= 4.5
 
 
-def test_tiles_show_pixels(drawn: Path, visit: Any) -> None:
-    page = visit(drawn)
+def test_tiles_show_pixels(written: Path, visit: Any) -> None:
+    page = visit(written)
     picture = page.evaluate("getComputedStyle(document.querySelector('.tile.sample')).backgroundImage")
     assert picture.startswith('url("data:image/jpeg;base64,')
     loaded = (
@@ -151,8 +148,8 @@ def test_tiles_show_pixels(drawn: Path, visit: Any) -> None:
     assert page.evaluate(loaded) == page.evaluate("DATA.map.sheet.columns * DATA.map.sheet.side")
 
 
-def test_a_class_can_be_shown_alone_and_searched_for(drawn: Path, visit: Any) -> None:
-    page = visit(drawn)
+def test_a_class_can_be_shown_alone_and_searched_for(written: Path, visit: Any) -> None:
+    page = visit(written)
     classes = page.evaluate("DATA.map.classes")
     assert EVIL in page.locator("#only").inner_text()
     page.select_option("#only", label=classes[2])
@@ -173,21 +170,21 @@ def test_a_class_can_be_shown_alone_and_searched_for(drawn: Path, visit: Any) ->
     assert "cluster 1" in page.locator(".key").inner_text()
 
 
-def test_curves_can_be_read_zoomed_and_hidden(drawn: Path, visit: Any) -> None:
-    page = visit(drawn)
+def test_curves_can_be_read_zoomed_and_hidden(written: Path, visit: Any) -> None:
+    page = visit(written)
     chart = page.locator(".chart").first
     box = chart.locator("svg[role=img]").bounding_box()
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 50)
     last = page.evaluate("DATA.curves.columns.loss.at(-1)")
     assert f"{last:.4g}"[:5] in chart.locator(".reading").inner_text()
-    ticks = chart.locator("svg[role=img] text").all_inner_texts()
+    ticks = chart.locator("svg[role=img] text").all_text_contents()
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 50)
     page.mouse.up()
-    assert chart.locator("svg[role=img] text").all_inner_texts() != ticks
-    chart.get_by_text("whole").click()
-    assert chart.locator("svg[role=img] text").all_inner_texts() == ticks
+    assert chart.locator("svg[role=img] text").all_text_contents() != ticks
+    chart.get_by_text("reset").click()
+    assert chart.locator("svg[role=img] text").all_text_contents() == ticks
     box = chart.locator("svg[role=img]").bounding_box()  # the click may have scrolled
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
     page.mouse.down()
@@ -196,7 +193,7 @@ def test_curves_can_be_read_zoomed_and_hidden(drawn: Path, visit: Any) -> None:
     assert selection.get_attribute("visibility") == "visible"
     page.mouse.up()  # too short to be meant
     assert selection.get_attribute("visibility") == "hidden"
-    assert chart.locator("svg[role=img] text").all_inner_texts() == ticks
+    assert chart.locator("svg[role=img] text").all_text_contents() == ticks
     lines = chart.locator("svg[role=img] path[fill=none]").count()
     chart.locator(".legend button").first.click()
     assert chart.locator("svg[role=img] path[fill=none]").count() == lines - 1
@@ -209,19 +206,38 @@ def test_comparison_and_lonely_curves(digits: Run, plain: Run, desk: Path, visit
     first = page.locator(".chart").first
     assert first.locator(".legend button").all_inner_texts() == ["digits", "plain"]
     dashes = {line.get_attribute("stroke-dasharray") for line in first.locator("svg[role=img] path[fill=none]").all()}
-    assert len(dashes) == 2  # told apart without color
+    assert len(dashes) == 2  # distinct without color
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert "objective" in page.locator("#differences").inner_text()
     visit(write_report(digits.folder, desk / "curves.html", images=0), 360)
 
 
-def test_studies(tmp_path: Path, visit: Any) -> None:
-    for name, drawn in ("E14", ".chart title"), ("E07", ".chart path[fill=none]"):  # rows of arms, and curves
-        study = load(name)
-        jobs = jobs_of(study, "smoke", 2, tmp_path, Sources())
-        values = dict.fromkeys(study.measures, 50.0)
-        outcomes = [Outcome(job, values, {}, 1.0, 2e12) for job in jobs]
-        page = visit(write(study, "smoke", outcomes, "effssl study run", tmp_path / name) / "report.html", 360)
-        assert page.locator(drawn).count() > 0
-        assert page.locator("#claims tr").count() == len(study.claims)
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+def test_tasks_and_their_chance_levels(written: Path, visit: Any) -> None:
+    page = visit(written)
+    assert page.locator("#task-rotation figure .tile").count() == 24
+    assert page.locator("#task-rotation .matrix td.diagonal").count() == 4
+    names = page.locator(".chart", has_text="Task accuracy").locator("svg[role=img] text").all_text_contents()
+    assert names.count("chance") == 1
+
+
+def test_tasks_with_different_chance_levels(digits: Run, tmp_path: Path, visit: Any) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    run.log({"epoch": 3, "accuracy/puzzle": 0.5, "chance/puzzle": 0.01})
+    page = visit(write_report(run.folder, tmp_path / "page.html", images=0))
+    chart = page.locator(".chart", has_text="Task accuracy")
+    assert chart.locator("line.chance").count() == 2
+    assert "chance, puzzle" in chart.locator("svg[role=img] text").all_text_contents()
+
+
+@pytest.mark.parametrize(
+    ("arms", "selector"),
+    [
+        ({"base": (None, [40.0, 41.0]), "with task": (None, [50.0])}, ".chart title"),  # rows of arms
+        ({f"base at {at}": (at, [40.0 + at]) for at in (1, 2, 3)}, ".chart path[fill=none]"),  # curves
+    ],
+)
+def test_studies(arms: dict, selector: str, tmp_path: Path, visit: Any) -> None:
+    page = visit(write_report(study_folder(tmp_path / "E14", arms)), 360)
+    assert page.locator(selector).count() > 0
+    assert page.locator("#claims tr").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -1,4 +1,4 @@
-"""A run watched from outside: its files are enough, torch is not needed, and watching ends with the run."""
+"""A run is followed by its files, without torch, until it ends."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import pytest
 import yaml
 
 from effssl.cli import main
-from effssl.config import Config, to_dict
-from effssl.report.watch import last_sign, picture, time_left
-from effssl.run import Run
+from effssl.config import Config
+from effssl.report.watch import last_write, panel, time_left
+from effssl.schema import to_dict
+from effssl.verbs import Run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    made = Run.create(tmp_path / "run", Config(data="digits", objective="byol+rotation", epochs=10))
+    created = Run.create(tmp_path / "run", Config(data="digits", objective="byol+rotation", epochs=10))
     for epoch in range(5):
         line = {"epoch": epoch, "seconds": 30.0 * epoch, "images": 64 * epoch, "loss": 1 - 0.1 * epoch, "knn": 50.0}
-        made.log(line | ({"verdict": "collapsing", "why": "all the same [/]"} if epoch == 4 else {}))
+        created.log(line | ({"verdict": "collapsing", "why": "all the same [/]"} if epoch == 4 else {}))
     later = time.time() + 600  # time that a slow test takes is not time that the run was silent
-    os.utime(made.metrics_path, (later, later))
-    return made
+    os.utime(created.metrics_path, (later, later))
+    return created
 
 
 def shown(run: Run, capsys: pytest.CaptureFixture) -> str:
@@ -35,15 +36,15 @@ def shown(run: Run, capsys: pytest.CaptureFixture) -> str:
     return capsys.readouterr().out
 
 
-def test_one_look(run: Run, capsys: pytest.CaptureFixture) -> None:
+def test_once(run: Run, capsys: pytest.CaptureFixture) -> None:
     text = shown(run, capsys)
     assert "✗ collapsing" in text
-    assert "all the same [/]" in text  # not taken for markup
+    assert "all the same [/]" in text  # not parsed as markup
     assert "epoch 4 of 10, about 3 min 00 s left" in text
     assert "█▆▅▃▁" in text.replace("▂", "▁")
     heading = next(line for line in text.splitlines() if "first" in line)
     assert "last" in heading
-    assert "━" not in heading  # the bar has a line of its own
+    assert "━" not in heading  # the bar has its own line
     run.encoder_path.write_bytes(b"")
     assert "finished" in shown(run, capsys)
 
@@ -61,7 +62,7 @@ def test_a_run_that_was_stopped(run: Run, capsys: pytest.CaptureFixture) -> None
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE, text=True)
     here = f"on {platform.node()}, started by 1\n"
     (run.folder / "lock").write_text(f"process {ended.stdout.strip()} {here}")
-    assert "stopped after epoch 4 of 10; go on with --resume auto" in shown(run, capsys)
+    assert "stopped after epoch 4 of 10; resume it with --resume auto" in shown(run, capsys)
     (run.folder / "lock").write_text(f"process {os.getpid()} {here}")
     assert "stopped after" not in shown(run, capsys)
     (run.folder / "lock").write_text(f"process {ended.stdout.strip()} on another-machine, started by 1\n")
@@ -86,8 +87,8 @@ def test_a_run_that_has_just_begun(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_run_that_is_silent(run: Run, capsys: pytest.CaptureFixture) -> None:
     for file in run.folder.iterdir():
         os.utime(file, (time.time() - 1000,) * 2)
-    assert last_sign(run.folder) > 900
-    assert "no sign of life for 16 min" in shown(run, capsys)
+    assert last_write(run.folder) > 900
+    assert "no output for 16 min" in shown(run, capsys)
 
 
 def test_time_left() -> None:
@@ -97,10 +98,10 @@ def test_time_left() -> None:
     assert time_left([], 2, since=0.0) is None
 
 
-def test_half_a_line_is_no_reason_to_stop(run: Run) -> None:
+def test_half_a_line_is_ignored(run: Run) -> None:
     with run.metrics_path.open("a") as file:
         file.write(json.dumps({"epoch": 5})[:6])
-    assert picture(run)
+    assert panel(run)
 
 
 def test_watching_needs_no_torch_and_ends_with_the_run(run: Run) -> None:
@@ -116,7 +117,7 @@ def test_watching_needs_no_torch_and_ends_with_the_run(run: Run) -> None:
     )
     try:
         with pytest.raises(subprocess.TimeoutExpired):
-            watching.wait(4)  # it goes on as long as the run does
+            watching.wait(4)  # it continues as long as the run does
         run.encoder_path.write_bytes(b"")
         text, _ = watching.communicate(timeout=20)
     finally:
@@ -126,10 +127,10 @@ def test_watching_needs_no_torch_and_ends_with_the_run(run: Run) -> None:
     assert text.endswith("ended\n")
 
 
-def test_it_is_a_run_that_is_watched(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_requests_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(Config())))
-    for args, said in ([str(tmp_path / "none")], "no run folder"), ([str(tmp_path), "--every", "0"], "more than 0"):
+    for args, message in ([str(tmp_path / "none")], "no run folder"), ([str(tmp_path), "--every", "0"], "more than 0"):
         with pytest.raises(SystemExit) as ended:
             main(["watch", *args])
         assert ended.value.code == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import effssl
-from effssl.training import loop
 from effssl.training.checkpoint import load_checkpoint, previous, save_checkpoint, set_aside_damaged
+from effssl.training.trainer import Trainer
 from tests.chaos import ROOT, Case, ask, corrupt, full_disk, kill, lose_a_process
 
 QUICK = {"quiet": True, "encoder": "small", "batch_size": 64, "subset": 512}
@@ -47,7 +47,7 @@ def test_signals_save_and_the_run_goes_on_to_the_bit(
     number: signal.Signals, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = effssl.pretrain("digits", "byol", epochs=2, out=tmp_path / "whole", **QUICK)
-    real, calls, before = loop.Trainer.step, 0, signal.getsignal(number)
+    real, calls, before = Trainer.step, 0, signal.getsignal(number)
 
     def signalled(self, views):
         nonlocal calls
@@ -56,8 +56,8 @@ def test_signals_save_and_the_run_goes_on_to_the_bit(
             os.kill(os.getpid(), number)
         return real(self, views)
 
-    monkeypatch.setattr(loop.Trainer, "step", signalled)
-    with pytest.raises(effssl.Stopped, match="go on with --resume auto"):
+    monkeypatch.setattr(Trainer, "step", signalled)
+    with pytest.raises(effssl.Stopped, match="resume with --resume auto"):
         effssl.pretrain("digits", "byol", epochs=2, out=tmp_path / "cut", **QUICK)
     assert calls == at  # the step in flight was finished, no further one begun
     assert signal.getsignal(number) == before
@@ -73,7 +73,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path, monkeypatch: pytest.Mo
         time.sleep(5)
         raise AssertionError("still running")
 
-    monkeypatch.setattr(loop.Trainer, "step", interrupted_twice)
+    monkeypatch.setattr(Trainer, "step", interrupted_twice)
     with pytest.raises(KeyboardInterrupt):
         effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
 
@@ -94,14 +94,14 @@ def test_the_exit_code_of_a_stopped_run_is_75(tmp_path: Path) -> None:
 
 def test_a_folder_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"epochs": 2, "out": tmp_path / "r", **QUICK}
-    real = loop.Trainer.step
+    real = Trainer.step
 
     def somebody_else_comes(self, views):
         with pytest.raises(effssl.RequestError, match="is being trained by process"):
             effssl.pretrain("digits", "byol", resume="auto", **settings)
         return real(self, views)
 
-    monkeypatch.setattr(loop.Trainer, "step", somebody_else_comes)
+    monkeypatch.setattr(Trainer, "step", somebody_else_comes)
     assert effssl.pretrain("digits", "byol", **settings).finished
     with effssl.Run(tmp_path / "r").locked():
         pass  # it is free again
@@ -153,7 +153,7 @@ def test_a_checkpoint_is_there_at_every_moment_of_saving(tmp_path: Path, monkeyp
 
 
 def test_half_written_files_of_a_killed_run_are_swept(tmp_path: Path) -> None:
-    left = tmp_path / "r" / ".checkpoint.pt.12345.beside"
+    left = tmp_path / "r" / ".checkpoint.pt.12345.partial"
     effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
     (tmp_path / "r" / "encoder.safetensors").unlink()
     left.write_bytes(b"half")
@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_no_half_run(tmp_path: Path) -
         command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=tiny_files_only, check=False
     )
     assert starved.returncode == 2
-    assert starved.stderr.strip().endswith("cannot be made: File too large")
+    assert starved.stderr.strip().endswith("cannot be created: File too large")
     assert list((tmp_path / "r").iterdir()) == []
     reader, writer = os.pipe()
     os.close(reader)  # nobody reads what it says, which is no reason to stop
@@ -202,7 +202,7 @@ def test_a_signal_before_training_ends_it_with_the_same_code(tmp_path: Path, mon
         raise AssertionError("still running")
 
     with monkeypatch.context() as patch:
-        patch.setattr(health.Monitor, "look", asked)
+        patch.setattr(health.Monitor, "measure", asked)
         with pytest.raises(effssl.Stopped, match="SIGUSR1: stopped before training began"):
             effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
     assert effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", resume="auto", **QUICK).finished
@@ -230,24 +230,24 @@ def test_accumulated_gradients_are_those_of_the_batch_where_images_are_not_compa
         flags = {"data": "digits", "objective": "supervised+rotation", "batch_size": 64, "accumulate": parts}
         plan = resolve(flags | {"image_size": 16, "encoder": "small", "rotation": {"noise": 0.2}})
         assert any("not the same as the large batch" in note for note in plan.notes) == (parts > 1)
-        trainer = loop.Trainer(plan, open_data("digits"), torch.device("cpu"))
+        trainer = Trainer(plan, open_data("digits"), torch.device("cpu"))
         trainer.objective.eval()
         trainer.step(next(trainer.loader.epoch(0)))
         grads.append([p.grad for p in trainer.objective.parameters() if p.grad is not None])
     for a, b in zip(*grads, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
-    with pytest.raises(effssl.RequestError, match="cannot be dealt out to 1 processes in 3 parts"):
+    with pytest.raises(effssl.RequestError, match="cannot be split into 3 micro-batches on each of 1 processes"):
         effssl.pretrain("digits", "byol", out=tmp_path / "r", accumulate=3, **QUICK)
 
 
 @pytest.mark.parametrize("objective", ["moco", "swav"])
-def test_queues_take_all_parts_of_a_batch(objective: str) -> None:
+def test_queues_take_all_micro_batches(objective: str) -> None:
     from effssl.data import open_data
     from effssl.recipes import resolve
 
     flags = {"data": "digits", "objective": objective, "batch_size": 64, "accumulate": 2, "image_size": 16}
     plan = resolve(flags | {"encoder": "small", "swav": {"queue": 100}, "moco": {"queue": 256}})
-    trainer = loop.Trainer(plan, open_data("digits"), torch.device("cpu"))
+    trainer = Trainer(plan, open_data("digits"), torch.device("cpu"))
     trainer.step(next(trainer.loader.epoch(0)))
     term = trainer.objective.terms[objective]
     assert (int(term.position) if objective == "moco" else term.filled) == (128 if objective == "moco" else 64)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from effssl.training.health import Look, effective_rank, spread, verdict
+from effssl.training.health import Representation, TaskAccuracy, effective_rank, spread, task_accuracies, verdict
 
 
 def test_spread_is_one_for_random_directions_and_zero_for_one_point() -> None:
@@ -24,44 +24,49 @@ def test_effective_rank_counts_directions() -> None:
     assert effective_rank(two) == pytest.approx(math.exp(math.log(2)))
 
 
-START = Look(0.3, 0.28, 90, 80, 25.0)
+START = Representation(0.3, 0.28, 90, 80, 25.0)
 
 
 @pytest.mark.parametrize(
-    ("looks", "word"),
+    ("evaluations", "word"),
     [
         ([START], "too early to tell"),
-        ([START, Look(0.6, 0.7, 70, 40, 33.0)], "learning"),
-        ([START, Look(0.6, 0.7, 70, 40, 25.2)], "too early to tell"),
-        ([START, Look(0.6, 0.01, 70, 40, 33.0)], "collapsing"),
-        ([START, Look(0.01, 0.7, 70, 40, 33.0)], "collapsing"),
-        ([START, Look(0.3, 0.1, 70, 40, 33.0)], "collapsing"),
-        ([START, Look(0.6, 0.7, 70, 1.1, 33.0)], "collapsing"),
-        ([START] * 3 + [Look(0.3, 0.3, 20, 20, 24.0)], "collapsing"),
-        ([Look(0.3, 0.28, 90, 80), Look(0.6, 0.7, 120, 80)], "learning"),
-        ([Look(0.3, 0.28, 90, 80), Look(0.3, 0.3, 90, 80)], "too early to tell"),
+        ([START, Representation(0.6, 0.7, 70, 40, 33.0)], "learning"),
+        ([START, Representation(0.6, 0.7, 70, 40, 25.2)], "too early to tell"),
+        ([START, Representation(0.6, 0.01, 70, 40, 33.0)], "collapsing"),
+        ([START, Representation(0.01, 0.7, 70, 40, 33.0)], "collapsing"),
+        ([START, Representation(0.3, 0.1, 70, 40, 33.0)], "collapsing"),
+        ([START, Representation(0.6, 0.7, 70, 1.1, 33.0)], "collapsing"),
+        ([START] * 3 + [Representation(0.3, 0.3, 20, 20, 24.0)], "collapsing"),
+        ([Representation(0.3, 0.28, 90, 80), Representation(0.6, 0.7, 120, 80)], "learning"),
+        ([Representation(0.3, 0.28, 90, 80), Representation(0.3, 0.3, 90, 80)], "too early to tell"),
     ],
 )
-def test_verdicts(looks: list[Look], word: str) -> None:
-    said, why = verdict(looks)
+def test_verdicts(evaluations: list[Representation], word: str) -> None:
+    said, why = verdict(evaluations, [])
     assert said == word
     assert why
 
 
-def test_rotation_accuracy_is_a_sign_of_learning_without_labels() -> None:
-    looks = [Look(0.3, 0.28, 90, 80), Look(0.3, 0.3, 90, 80)]
-    assert verdict(looks, 0.6)[0] == "learning"
-    assert verdict(looks, 0.26)[0] == "too early to tell"
-    grown = [looks[0], Look(0.6, 0.7, 120, 80)]
-    assert verdict(grown, 0.26)[0] == "too early to tell"  # more directions, but the task is at chance
-    assert verdict(grown)[0] == "learning"
+NO_LABELS = [Representation(0.3, 0.28, 90, 80), Representation(0.3, 0.3, 90, 80)]
+
+
+@pytest.mark.parametrize(("name", "chance"), [("rotation", 0.25), ("jigsaw", 0.01), ("two angles", 0.5)])
+def test_a_task_that_is_solved_is_a_sign_of_learning_without_labels(name: str, chance: float) -> None:
+    below, above = (TaskAccuracy(name, chance + share * (1 - chance), chance) for share in (0.1, 0.4))
+    assert verdict(NO_LABELS, [above])[0] == "learning"
+    assert f"{name} accuracy" in verdict(NO_LABELS, [above])[1]
+    assert verdict(NO_LABELS, [below])[0] == "too early to tell"
+    assert verdict(NO_LABELS, [below, above])[0] == "learning"
+    grown = [NO_LABELS[0], Representation(0.6, 0.7, 120, 80)]
+    assert verdict(grown, [below])[0] == "too early to tell"  # more directions, but the task is at chance
+    assert verdict(grown, [])[0] == "learning"
+
+
+def test_tasks_are_read_from_the_journal() -> None:
+    line = {"loss": 1.0, "accuracy/jigsaw": 0.3, "chance/jigsaw": 0.01}
+    assert task_accuracies(line) == [TaskAccuracy("jigsaw", 0.3, 0.01)]
 
 
 def test_too_few_images_are_not_called_collapsed() -> None:
-    assert verdict([START, Look(0.3, 0.3, 1.0, 1.0, 90.0, sampled=2)])[0] == "too early to tell"
-
-
-def test_chance_depends_on_the_number_of_angles() -> None:
-    looks = [Look(0.3, 0.28, 90, 80), Look(0.3, 0.3, 90, 80)]
-    assert verdict(looks, 0.5, chance=0.5)[0] == "too early to tell"
-    assert verdict(looks, 0.7, chance=0.5)[0] == "learning"
+    assert verdict([START, Representation(0.3, 0.3, 1.0, 1.0, 90.0, sampled=2)], [])[0] == "too early to tell"

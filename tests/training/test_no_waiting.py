@@ -8,18 +8,20 @@ from torch import Tensor
 
 from effssl.data import ArrayImages, Data
 from effssl.recipes import resolve
-from effssl.training import loop
+from effssl.training.trainer import Trainer
 
 META = torch.device("meta")
 OBJECTIVES: list[tuple[str, dict]] = [
     ("simclr+rotation", {}),
     ("simclr", {"simclr": {"known_labels": 0.5}}),
     ("byol+rotation", {"rotation": {"noise": 0.3}}),
-    ("byol+rotation", {"rotation": {"angles": [0, 45, 90]}}),
-    ("byol+rotation", {"rotation": {"form": "cosine", "shared": 3}}),
+    ("byol+rotation", {"views": {"rotated": {"angles": [0, 45, 90]}}}),
+    ("byol+rotation", {"rotation": {"shared": 3}}),
+    ("byol+rotation_cosine", {}),
+    ("byol+rotation_supcon", {}),
     ("byol+jigsaw", {"image_size": 64}),
-    ("simsiam", {"augment": {"rotate": True, "blur": [0.5], "solarize": [0.2]}}),
-    ("swav+rotation", {"swav": {"queue": 50, "queue_from": 0.0}, "augment": {"small": 2, "small_size": 16}}),
+    ("simsiam", {"views": {"large": {"rotated": True}}, "augment": {"blur": [0.5], "solarize": [0.2]}}),
+    ("swav+rotation", {"swav": {"queue": 50, "queue_from": 0.0}, "views": {"small": {"count": 2, "size": 16}}}),
     ("moco+rotation", {"moco": {"queue": 100}}),
     ("supcon", {"supcon": {"label_noise": 0.2}}),
     ("supervised+rotation", {}),
@@ -33,11 +35,11 @@ def test_a_step_never_waits_for_its_device(objective: str, flags: dict, tiny_pho
     data = Data("photos", ArrayImages(tiny_photos, labels, list("abcd")))
     request = {"data": "photos", "objective": objective, "image_size": 32, "batch_size": 16, "encoder": "small"}
     plan = resolve(request | flags | {"health": {"snr": True}})
-    trainer = loop.Trainer(plan, data, META)
+    trainer = Trainer(plan, data, META)
     batches = trainer.loader.epoch(0)
     for _ in range(2):
         views = next(batches)
-        assert all(view.device == META for view in views.large)
+        assert all(x.device == META for x in views.pixels.values())
         loss, metrics = trainer.step(views)
         assert {value.device for value in (loss, *metrics.values())} == {META}
     with pytest.raises((RuntimeError, NotImplementedError)):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import effssl
-from effssl.config import Projector
-from effssl.network import Network, build_encoder
+from effssl.network.encoders import build_encoder
+from effssl.network.network import Network
+from effssl.network.options import Projector
 from effssl.training.snr import GradientNoise
 
 

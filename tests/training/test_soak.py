@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 import effssl
-from effssl.training import loop
+from effssl.training import saving
 from tests.chaos import ROOT
 
 PHOTO = Image.fromarray(load_sample_image("flower.jpg"))
@@ -29,14 +29,14 @@ def resident() -> float:
 @pytest.mark.long
 def test_two_hundred_epochs_with_all_monitors_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, files = [], []
-    real = loop.save_checkpoint
+    real = saving.save_checkpoint
 
     def watched(path: Path, state: dict) -> None:
         real(path, state)
         seen.append(resident())
         files.append(len(os.listdir("/proc/self/fd")))
 
-    monkeypatch.setattr(loop, "save_checkpoint", watched)
+    monkeypatch.setattr(saving, "save_checkpoint", watched)
     health = {"snr": True, "every": 1}
     settings = {"epochs": 200, "batch_size": 64, "subset": 256, "quiet": True, "health": health, "encoder": "small"}
     effssl.pretrain("digits", "swav+rotation", out=tmp_path / "r", swav={"queue": 100, "queue_from": 0.0}, **settings)

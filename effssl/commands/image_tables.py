@@ -1,0 +1,123 @@
+"""Tables of images: on the screen, and in .csv, .json and .html files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from effssl.commands.image_source import ExploreOptions
+from effssl.runtime.errors import RequestError
+from effssl.runtime.files import check_output, write_atomically
+
+SHOWN = 50  # rows of a table on the screen; a file has them all
+PATHS, SIZES = ("image", "nearest"), ("width", "height", "bytes")
+NARROWEST = 20  # characters that a shortened path keeps
+Row = dict[str, Any]
+
+
+def columns_of(kind: type) -> list[str]:
+    """Column names of a dataclass whose `name` is that of an image."""
+    return ["image" if field.name == "name" else field.name for field in fields(kind)]
+
+
+def row_of(item: Any) -> Row:
+    """A row of a table from such a dataclass."""
+    return dict(zip(columns_of(type(item)), asdict(item).values(), strict=True))
+
+
+def check_table(options: ExploreOptions) -> None:
+    """Refuse an --out that could not be written in the end, before anything slow."""
+    if not options.out:
+        return
+    path = Path(options.out).expanduser()
+    if path.suffix not in (".csv", ".json", ".html"):
+        raise RequestError(f"--out is {options.out}; a table is written as .csv, .json or .html")
+    check_output(path, options.overwrite)
+
+
+def write_table(options: ExploreOptions, rows: Sequence[Row], title: str, columns: Sequence[str]) -> None:
+    """Write a table to --out, if given; without rows it still has its columns."""
+    if not options.out:
+        return
+    path = Path(options.out).expanduser()
+    if path.suffix == ".json":
+        content = json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
+    elif path.suffix == ".html":
+        content = _page(options, rows, title)
+    else:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue()
+    write_atomically(path, content)
+    print(f"written: {options.out}")
+
+
+def _page(options: ExploreOptions, rows: Sequence[Row], title: str) -> str:
+    from effssl.explore.gallery import open_gallery
+    from effssl.explore.page import gallery_page
+
+    without_files = options.data and rows and not os.path.isabs(rows[0]["image"])
+    return gallery_page(rows, title, open_gallery(options.data, options.labels) if without_files else None)
+
+
+def show_table(rows: Sequence[Row], title: str, without: str = "") -> None:
+    """Print the first rows of a table; `without` names a column to leave out."""
+    from rich.markup import escape
+
+    from effssl.runtime.progress import table
+
+    if not rows:
+        print(f"{title}: none")
+        return
+    # The common beginning of all paths is printed once.
+    top = os.path.commonpath([os.path.dirname(row[key]) for row in rows for key in PATHS if key in row])
+    top = f"{top}/" if top.strip("/") else ""
+
+    def cell(key: str, value: Any) -> str:
+        text = f"{value:.4f}" if isinstance(value, float) else "" if value is None else str(value)
+        return text.removeprefix(top) if key in PATHS else text
+
+    shown = rows[:SHOWN]
+    columns = {key: [cell(key, row[key]) for row in shown] for key in rows[0] if key != without}
+    columns = {key: cells for key, cells in columns.items() if any(cells)}  # e.g. labels, where none is known
+    _fit(columns)
+    heading = f"{escape(title)}{f' (below {escape(top)})' if top else ''}"
+    lines = [[escape(cells[i]) for cells in columns.values()] for i in range(len(shown))]
+    table(heading, columns, lines, left=(*PATHS, "label", "do"))
+    if len(rows) > SHOWN:
+        print(f"… and {len(rows) - SHOWN} more; --out FILE.csv writes all")
+
+
+def _fit(columns: dict[str, list[str]]) -> None:
+    """Make a table as narrow as the screen: drop the sizes of files, then shorten paths in their middle."""
+    from effssl.runtime.progress import screen_width
+
+    paths = [key for key in PATHS if key in columns]
+
+    def room() -> int:
+        others = [max(map(len, (key, *cells))) for key, cells in columns.items() if key not in paths]
+        return (screen_width() - 3 * len(columns) - 1 - sum(others)) // len(paths)  # 3 for a line and two spaces
+
+    if max(len(text) for key in paths for text in columns[key]) > room():
+        for key in SIZES:
+            columns.pop(key, None)
+    for key in paths:
+        columns[key] = [shortened(text, max(NARROWEST, room())) for text in columns[key]]
+
+
+def shortened(path: str, length: int) -> str:
+    """A path without its middle; of its end, which is more specific, twice as much is kept as of its beginning.
+
+    >>> shortened("holidays/2019/in the mountains/IMG_0001.jpg", 20)
+    'holida…/IMG_0001.jpg'
+    """
+    start = (length - 1) // 3
+    return path if len(path) <= length else f"{path[:start]}…{path[start + 1 - length :]}"

@@ -1,0 +1,34 @@
+"""effssl subset: a diverse subset of many images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tyro
+
+from effssl.commands.image_source import ExploreOptions
+from effssl.commands.image_tables import check_table, show_table, write_table
+
+
+@dataclass(frozen=True)
+class SubsetOptions(ExploreOptions):
+    """A diverse subset: images that are as different from each other as possible."""
+
+    size: int = 0
+    """number of images to choose"""
+    seed: int = 0
+    """of the first image"""
+
+
+def subset_(args: list[str]) -> None:
+    """Parse the command line and choose a subset."""
+    options = tyro.cli(SubsetOptions, args=args, prog="effssl subset")
+    check_table(options)
+    from effssl.explore.subset import subset
+
+    chosen = subset(**options.source(), size=options.size, seed=options.seed, **options.feature_options())
+    columns = zip(chosen.names, chosen.distances, chosen.labels, strict=True)
+    rows = [{"image": name, "distance": distance, "label": label} for name, distance, label in columns]
+    title = f"{len(rows)} diverse images; no image is farther than {chosen.radius:.3f} from one of them"
+    show_table(rows, title)
+    write_table(options, rows, title, ["image", "distance", "label"])

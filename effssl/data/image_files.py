@@ -1,0 +1,62 @@
+"""One image file: its size as displayed, and its pixels as upright RGB."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from effssl.runtime.errors import Stopped
+
+ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """Open an image file; whatever is wrong with it raises OSError."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError("not a file")  # a pipe would block forever
+        with Image.open(path) as image:
+            yield image
+    except (OSError, Stopped):
+        raise
+    except Exception as error:  # damaged bytes make decoders raise anything: ValueError, SyntaxError, struct.error …
+        raise OSError(f"{type(error).__name__}: {error}") from None
+
+
+def displayed_size(path: Path) -> tuple[int, int] | None:
+    """Height and width after EXIF orientation, from the header alone; None if the file is not an image."""
+    try:
+        with opened(path) as image:
+            width, height = image.size
+            swap = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+            return (width, height) if swap else (height, width)
+    except OSError:
+        return None
+
+
+def decode(path: Path, shrink: float = 1.0) -> Image.Image:
+    """Decode an image file as upright RGB; a JPEG may come out smaller, but not below `shrink` times its size."""
+    with opened(path) as image:
+        if shrink < 1:
+            image.draft("RGB", (int(image.width * shrink) + 1, int(image.height * shrink) + 1))
+        return upright_rgb(image)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image to RGB: EXIF orientation applied, 16 bits scaled to 8, white behind transparent pixels."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):  # 16-bit gray: PIL's own conversion clips instead of scaling
+        deep = np.asarray(image).astype(np.int64)
+        gray = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
+        return gray.convert("RGB")
+    if "A" in image.getbands() or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,239 @@
+"""`effssl pack`: decode images once, into a folder that training reads without decoding (effssl/data/pack.py).
+
+During packing the folder holds pixels.part and index.part instead, and the same command resumes from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from effssl.data import open_data
+from effssl.data.dataset import Data
+from effssl.data.decoding import FORK, MARGIN, begin_worker, started
+from effssl.data.image_files import decode
+from effssl.data.images import Images
+from effssl.data.pack import FORMAT, check_pack, is_pack
+from effssl.runtime.append_store import AppendStore, claim_folder
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.files import check_writable, write_atomically
+from effssl.runtime.progress import progress_bar, say
+
+BATCH = 64  # images that are appended at a time
+LISTED = 5  # unreadable files that a message names
+RECORD = np.dtype([("height", "<i4"), ("width", "<i4"), ("crc", "<u4")])  # height 0: not decodable
+
+
+def pack(
+    folder: str | Path,
+    out: str | Path | None = None,
+    *,
+    short_side: int = 256,
+    labels: Literal["auto", "folders", "none"] = "auto",
+    classes: str = "",
+    workers: int = -1,
+) -> Path:
+    """Decode a folder of images once, so that training needs no decoding; repeated after an interruption, it resumes.
+
+    Given a finished pack and no `out`, verify every image's checksum instead.
+
+    Args:
+        folder: folder of images, or a finished pack to verify
+        out: folder to create; default <folder>.pack
+        short_side: larger images are resized to this many pixels on their shorter side; 0 keeps every size
+        labels: as in pretrain: whether sub-folders are labels
+        classes: pack only these class folders: imagenet100, or a text file with their names
+        workers: processes that decode; -1 is one per core
+    """
+    root = Path(folder).expanduser()
+    if is_pack(root) and out is None:
+        return _verify(root)
+    if is_pack(root) or not root.is_dir():
+        raise RequestError(f"{folder} is not a folder of images")
+    if short_side < 0:
+        raise RequestError(f"short_side is {short_side}; it must be at least 0")
+    target = Path(out).expanduser() if out else root.resolve().with_name(f"{root.resolve().name}.pack")
+    if target.resolve() == root.resolve() or root.resolve() in target.resolve().parents:
+        raise RequestError(f"{target} is inside the folder to be packed; choose another --out")
+    check_writable(target)
+    write_pack(open_data(str(root), labels, classes=classes), root, target, short_side, workers)
+    return target
+
+
+def _verify(folder: Path) -> Path:
+    damaged = list(check_pack(folder))
+    if damaged:
+        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        raise RunFailed(f"the pack {folder} is damaged: {damaged[0]}{more}; pack it again")
+    return folder
+
+
+@dataclass(frozen=True)
+class _PackPlan:
+    """What is packed: the images of each split, below a root folder, and the size they get."""
+
+    root: Path
+    splits: dict[str, Images]
+    short_side: int
+
+    def record(self) -> dict[str, Any]:
+        """As plan.json holds it; another plan cannot be resumed."""
+        splits = {name: [len(images), images.fingerprint()] for name, images in self.splits.items()}
+        return {"format": FORMAT, "short_side": self.short_side, "parts": splits}
+
+
+def write_pack(data: Data, root: Path, out: Path, short_side: int, workers: int) -> None:
+    """Decode all splits of an opened folder into `out`, resuming an earlier attempt."""
+    splits = {"train": data.train, "test": data.test, "validation": data.held_out}
+    folders = {name: images for name, images in splits.items() if images is not None and images.from_files}
+    if any(images is not None and name not in folders for name, images in splits.items()):
+        raise RequestError(f"{data.name} is small enough to be kept in memory; there is nothing to pack")
+    if (out / "pack.json").is_file():
+        raise RequestError(f"the pack {out} is finished; choose another --out, or verify it with effssl pack {out}")
+    if data.unreadable:
+        listed = ", ".join(data.unreadable[:LISTED]) + (" …" if len(data.unreadable) > LISTED else "")
+        say(f"skipped, cannot be read ({len(data.unreadable)}): {listed}")
+    plan = _PackPlan(root, folders, short_side)
+    differs = "was begun with other images or another --short-side; choose another --out"
+    with claim_folder(out, plan.record(), differs):
+        if (out / "pack.json").is_file():
+            raise RequestError(f"the pack {out} was finished by another process meanwhile")
+        _finish(out, plan, _write_pixels(out, plan, workers))
+
+
+def resized_sizes(sizes: torch.Tensor, short_side: int) -> torch.Tensor:
+    """Sizes N×2 with a shorter side of at most `short_side`, the aspect ratio kept.
+
+    >>> resized_sizes(torch.tensor([[100, 200], [600, 400]]), 200).tolist()
+    [[100, 200], [300, 200]]
+    """
+    if not short_side:
+        return sizes
+    scale = (short_side / sizes.min(1, keepdim=True).values.double()).clamp(max=1)
+    return (sizes * scale).round().clamp(min=1).long()
+
+
+class _DecodedImages(Dataset):
+    """Worker side: an image as height×3×width, or an error message."""
+
+    def __init__(self, paths: list[Path], sizes: torch.Tensor, short_side: int) -> None:
+        self.paths = np.array([os.fsencode(path) for path in paths])  # one buffer, not a list copied on fork
+        self.sizes = resized_sizes(sizes, short_side).numpy()
+        self.scales = (self.sizes[:, 0] / sizes[:, 0].numpy()).tolist()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> np.ndarray | str:
+        path = Path(os.fsdecode(self.paths[row]))
+        height, width = self.sizes[row].tolist()
+        try:
+            image = decode(path, MARGIN * self.scales[row])
+            if image.size != (width, height):
+                image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        except OSError as error:
+            return f"{path}: {error}"
+        return np.ascontiguousarray(np.asarray(image).transpose(0, 2, 1))
+
+
+def _write_pixels(out: Path, plan: _PackPlan, workers: int) -> np.ndarray:
+    """Append the pixels of all images that an earlier attempt has not written; the records of all."""
+    folders = plan.splits.values()
+    paths = [path for images in folders for path in images.paths or []]
+    images = _DecodedImages(paths, torch.cat([images.sizes for images in folders]), plan.short_side)
+    if (out / "pixels.bin").exists():  # the earlier attempt was stopped between its last two steps
+        os.replace(out / "pixels.bin", out / "pixels.part")
+    with AppendStore(out / "pixels.part", out / "index.part", RECORD, _total) as store:
+        done = len(store.records())
+        if done:
+            say(f"resuming after {done} of {len(images)} images")
+        with progress_bar("packing images", len(images)) as advance:
+            advance(done)
+            for items in started(_loader(images, done, workers)):
+                records = np.array([_record(item) for item in items], RECORD)
+                store.append([item for item in items if not isinstance(item, str)], records)
+                advance(len(items))
+        return store.records()
+
+
+def _loader(images: _DecodedImages, first: int, workers: int) -> DataLoader:
+    workers = (os.cpu_count() or 1) if workers < 0 else workers
+    return DataLoader(
+        images,
+        sampler=range(first, len(images)),
+        batch_size=BATCH,
+        num_workers=workers,
+        collate_fn=list,
+        multiprocessing_context=FORK if workers else None,
+        worker_init_fn=partial(begin_worker, parent=os.getpid()),
+    )
+
+
+def _record(image: np.ndarray | str) -> tuple[int, int, int]:
+    if isinstance(image, str):
+        say(f"skipped, cannot be decoded: {image}")
+        return 0, 0, 0
+    return image.shape[0], image.shape[2], zlib.crc32(image.data)
+
+
+def _lengths(records: np.ndarray) -> np.ndarray:
+    """Bytes of each image."""
+    return 3 * records["height"].astype(np.int64) * records["width"]
+
+
+def _total(records: np.ndarray) -> int:
+    """Bytes of all images."""
+    return int(_lengths(records).sum())
+
+
+def _finish(out: Path, plan: _PackPlan, records: np.ndarray) -> None:
+    """Write the index and rename the pixels: from here on the folder is a pack."""
+    decoded = records["height"] > 0
+    counts = {}
+    start = 0
+    for name, images in plan.splits.items():
+        counts[name] = int(decoded[start : start + len(images)].sum())
+        start += len(images)
+    if not counts["train"]:
+        raise RequestError("none of the training images can be decoded")
+    buffer = io.BytesIO()
+    np.savez(buffer, **_index(plan, records, decoded))
+    index = buffer.getvalue()
+    write_atomically(out / "index.npz", index)
+    os.replace(out / "pixels.part", out / "pixels.bin")
+    summary = {
+        "format": FORMAT, "short_side": plan.short_side, "parts": counts, "classes": plan.splits["train"].classes,
+        "bytes": _total(records), "index": hashlib.sha256(index).hexdigest(),
+    }  # fmt: skip
+    write_atomically(out / "pack.json", json.dumps(summary, indent=2) + "\n")
+    for name in ("index.part", "plan.json", "lock"):
+        (out / name).unlink(missing_ok=True)
+
+
+def _index(plan: _PackPlan, records: np.ndarray, decoded: np.ndarray) -> dict[str, Any]:
+    """Arrays of index.npz: where each decoded image begins, its size, checksum, name and label."""
+    folders = list(plan.splits.values())
+    paths = [path for images in folders for path in images.paths or []]
+    arrays: dict[str, Any] = {
+        "offsets": (np.cumsum(_lengths(records)) - _lengths(records))[decoded],
+        "heights": records["height"][decoded],
+        "widths": records["width"][decoded],
+        "crcs": records["crc"][decoded],
+        "names": np.array([os.fsencode(os.path.relpath(path, plan.root)) for path in paths])[decoded],
+    }
+    labels = [images.labels for images in folders if images.labels is not None]
+    if len(labels) == len(folders):
+        arrays["labels"] = torch.cat(labels).numpy()[decoded]
+    return arrays

@@ -1,0 +1,56 @@
+"""The registered sources of images. A new one is a file like `arrays.py` and a line in `SOURCES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from effssl.data.arrays import is_array_file, open_arrays
+from effssl.data.cifar import open_cifar
+from effssl.data.dataset import Data
+from effssl.data.digits import open_digits
+from effssl.data.folder import is_folder, open_folder
+from effssl.data.pack import is_pack, open_pack
+from effssl.runtime.errors import RequestError, did_you_mean
+
+NAMED = ("cifar10", "cifar100", "digits")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of data set: which values of --data it can open, and how."""
+
+    accepts: Callable[[str], bool]
+    open: Callable[..., Data]  # (spec, labels)
+    by_class: bool = False  # its opener also takes `classes`, the class folders to read
+
+
+SOURCES = (  # the first one that accepts a value opens it
+    Source(lambda spec: spec == "digits", open_digits),
+    Source(lambda spec: spec in ("cifar10", "cifar100"), open_cifar),
+    Source(is_array_file, open_arrays),
+    Source(is_pack, open_pack),
+    Source(is_folder, open_folder, by_class=True),
+)
+
+
+def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "") -> Data:
+    """Open a data set by name or path: its training images, its test images if it has any.
+
+    >>> data = open_data("digits")
+    >>> len(data.train), len(data.test), data.train.classes[3]
+    (1437, 360, '3')
+    """
+    if not spec:
+        raise RequestError(f"--data is needed: {', '.join(NAMED)}, a folder of images, a pack or a .npy/.npz file")
+    source = next((source for source in SOURCES if source.accepts(spec)), None)
+    if source is None:
+        if Path(spec).expanduser().exists():
+            raise RequestError(f"{spec} is neither a folder of images nor a .npy/.npz file")
+        hint = did_you_mean(spec, NAMED)
+        raise RequestError(f"no data set or folder named {spec!r}{hint}; known sets: {', '.join(NAMED)}")
+    if classes and not source.by_class:
+        raise RequestError(f"--classes selects sub-folders; {spec} is not a folder")
+    data = source.open(spec, labels, classes) if source.by_class else source.open(spec, labels)
+    return data.with_subset(subset) if subset else data

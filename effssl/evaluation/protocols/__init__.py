@@ -1,0 +1,1 @@
+"""One module per evaluation protocol; `effssl.evaluation.protocol` says what it holds."""

@@ -1,0 +1,49 @@
+"""The encoder that computes features, and its settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TypedDict
+
+from effssl.loading import load
+from effssl.network.loaded import LoadedEncoder
+from effssl.run import RunFolder
+from effssl.runtime.device import pick_device
+from effssl.runtime.errors import RequestError
+
+EncoderLike = str | Path | RunFolder | LoadedEncoder
+"""Anything `effssl.load` takes, a run, or a loaded encoder."""
+
+
+class FeatureOptions(TypedDict, total=False):
+    """Settings of feature extraction that every function of `effssl.explore` takes."""
+
+    labels: str  # whether sub-folders are labels: auto only in a train/–val/ or train/–test/ layout, folders, none
+    encoder: str  # architecture of a weight file that does not name it
+    weights: str  # of an encoder given by name: default or random
+    image_size: int  # input size of a foreign encoder; 0 is its own
+    device: str
+    batch: int  # images per batch
+    workers: int  # processes that decode; -1 is one per core
+
+
+def open_encoder(run: EncoderLike, options: FeatureOptions) -> LoadedEncoder:
+    """Load an encoder and move it to its device."""
+    if isinstance(run, LoadedEncoder):
+        encoder = run
+    elif isinstance(run, RunFolder):
+        encoder = load(run.folder)
+    elif not str(run):
+        raise RequestError("which encoder? a run folder, a weight file, a torchvision model or timm:<name>")
+    else:
+        weights, image_size = options.get("weights", "default"), options.get("image_size", 0)
+        encoder = load(run, options.get("encoder", ""), weights, image_size)
+    return encoder.to(pick_device(options.get("device", "auto")))
+
+
+def encoder_digest(encoder: LoadedEncoder) -> str:
+    """A short digest of an encoder's weights and preprocessing."""
+    transform = [encoder.size, encoder.share, encoder.filter, list(encoder.about["mean"]), list(encoder.about["std"])]
+    return hashlib.blake2b(f"{encoder.fingerprint()} {json.dumps(transform)}".encode(), digest_size=8).hexdigest()

@@ -1,0 +1,71 @@
+"""The recipes that come with the package: list them, read one, choose one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from effssl.objectives.options import base_term
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.schema import read_yaml
+
+FOLDER = Path(__file__).parent
+DOCUMENT_KEYS = ("cost", "score")
+"""What a recipe says about itself, for the reader."""
+NAMED_SETS = ("cifar10", "cifar100")
+FALLBACK = "byol"
+"""A base method that was registered from outside has no recipe and takes this one's."""
+EFFICIENT_WITH = "rotation"
+"""With this task, a base method takes the recipe <family>-<base>-efficient where there is one."""
+
+
+def names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def read(name: str) -> dict[str, Any]:
+    """A recipe's settings, by its name or the path of a YAML file."""
+    path = FOLDER / f"{name}.yaml"
+    if not path.exists():
+        path = Path(name)
+    if not path.exists():
+        raise RequestError(f"unknown recipe {name!r}{did_you_mean(name, names())}; recipes: {', '.join(names())}")
+    return {key: value for key, value in read_yaml(path).items() if key not in DOCUMENT_KEYS}
+
+
+def about(name: str) -> str:
+    """What a recipe costs and scores, on one line."""
+    values = read_yaml(FOLDER / f"{name}.yaml")
+    return "; ".join(str(values[key]) for key in DOCUMENT_KEYS if key in values)
+
+
+def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
+    """The recipe that `auto` stands for: the paper's where there is an accelerator, one for CPUs otherwise.
+
+    The base method decides, whatever its place in the sum. With the rotation task it takes its efficient recipe.
+
+    >>> choose("cifar10", ["byol", "rotation"], accelerator=False)
+    'cpu-byol-efficient'
+    """
+    terms, known = list(terms), set(names())
+    base = base_term(terms)
+    small = data == "digits" or data.endswith((".npy", ".npz"))
+    family = data if data in NAMED_SETS else "cifar10" if small else "images"
+    families = (family, "imagenet100", "cifar10") if accelerator else ("cpu",)
+    fitting = [f"{family}-{term}" for term in (base, FALLBACK) for family in families]
+    name = next(name for name in fitting if name in known)
+    efficient = f"{name}-efficient"
+    measured = EFFICIENT_WITH in terms and name.endswith(f"-{base}")  # not of the fallback
+    return efficient if measured and efficient in known else name
+
+
+def published_form(name: str) -> str:
+    """The recipe with the published form of what an efficient recipe computes; "" for all other recipes.
+
+    >>> published_form("cpu-byol-efficient"), published_form("cpu-byol")
+    ('cpu-byol', '')
+    """
+    plain = name.removesuffix("-efficient")
+    return plain if plain != name and plain in names() else ""

@@ -1,0 +1,221 @@
+"""Settings as frozen dataclasses: from mappings and YAML files and back, with types and ranges checked.
+
+A number states its range where it is declared:
+
+    momentum: Annotated[float, Between(0, 1)] = 0.9
+
+Unknown keys, wrong types and values out of range are errors of one line. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+
+from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.versions import EFFSSL
+
+
+@dataclass(frozen=True)
+class Between:
+    """The range of a number, or of every number of a tuple, both ends included."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        if math.isinf(self.high):
+            return f"at least {self.low:g}"
+        return f"at most {self.high:g}" if math.isinf(self.low) else f"between {self.low:g} and {self.high:g}"
+
+
+Count = Annotated[int, Between(0)]
+"""A whole number from 0 on."""
+Positive = Annotated[int, Between(1)]
+"""A whole number from 1 on."""
+Share = Annotated[float, Between(0, 1)]
+"""A share or a probability."""
+NonNegative = Annotated[float, Between(0)]
+"""A number from 0 on."""
+Small = Annotated[float, Between(1e-6)]
+"""A number above 0: temperatures and the like."""
+Seed = Annotated[int, Between(0, 2**32 - 1)]
+"""NumPy takes no larger ones."""
+
+
+def check(settings: Any, where: str = "") -> None:
+    """Refuse numbers outside the range that their field declares, and those that are not finite; `where` is a prefix.
+
+    >>> @dataclass(frozen=True)
+    ... class Example:
+    ...     momentum: Annotated[float, Between(0, 1)] = 0.9
+    >>> check(Example(momentum=1.5))
+    Traceback (most recent call last):
+    effssl.runtime.errors.RequestError: momentum is 1.5; it must be between 0 and 1
+    """
+    hints = typing.get_type_hints(type(settings), include_extras=True)
+    for item in dataclasses.fields(settings):
+        value, name = getattr(settings, item.name), f"{where}{item.name}"
+        if dataclasses.is_dataclass(value):
+            check(value, f"{name}.")
+            continue
+        allowed = next((x for x in getattr(hints[item.name], "__metadata__", ()) if isinstance(x, Between)), Between())
+        numbers = [v for v in (value if isinstance(value, tuple) else [value]) if type(v) in (int, float)]
+        if not all(math.isfinite(v) and allowed.low <= v <= allowed.high for v in numbers):
+            shown = list(value) if isinstance(value, tuple) else value
+            raise RequestError(f"{name} is {shown}; it must be {allowed if allowed != Between() else 'finite'}")
+        if value == () != item.default:
+            raise RequestError(f"{name} needs at least one value")
+
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str, base: T | None = None) -> T:
+    """Build a (nested) dataclass from a mapping, over `base`; `where` names the source in error messages."""
+    declared = typing.get_type_hints(cls)  # without ranges, which `check` knows
+    hints = {item.name: declared[item.name] for item in dataclasses.fields(typing.cast(Any, cls))}
+    base = cls() if base is None else base
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        key = str(key)
+        if key not in hints:
+            raise RequestError(f"{where}: unknown key {key!r}{did_you_mean(key, hints)}; known: {', '.join(hints)}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, Mapping):
+                raise RequestError(f"{where}: {key} holds several values, got {value!r}")
+            changes[key] = build(typing.cast(type, hints[key]), value, f"{where}: {key}", getattr(base, key))
+        else:
+            changes[key] = _convert(value, hints[key], f"{where}: {key}")
+    return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """Check one value against its type; whole numbers become floats and lists become tuples."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value in choices:
+            return value
+        raise RequestError(f"{where} is {value!r}; choose one of {', '.join(map(str, choices))}")
+    if origin is tuple:
+        inner = typing.get_args(hint)
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        if inner[-1] is Ellipsis:
+            return tuple(_convert(item, inner[0], where) for item in items)
+        if len(items) != len(inner):
+            raise RequestError(f"{where} takes {len(inner)} values, got {value!r}")
+        return tuple(_convert(item, one, where) for item, one in zip(items, inner, strict=True))
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {value!r}")
+    return value
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings, the second over the first."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = merge(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The other way round than `flatten`.
+
+    >>> nest({"lr": 0.1, "rotation.weight": 0.4})
+    {'lr': 0.1, 'rotation': {'weight': 0.4}}
+    """
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, last = name.split(".")
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested
+
+
+def digest(settings: Any) -> str:
+    """A short name for complete settings: equal settings have equal names."""
+    return hashlib.sha256(json.dumps(to_dict(settings), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A plain nested mapping, with lists for tuples, that YAML and JSON can hold."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    return plain(dataclasses.asdict(config))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people mean it: `on` is a word, not true, 1e-4 is a number, and a key stands once."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """What SafeLoader does, but where a key stands twice it does not quietly take the last one."""
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.YAMLError(f"{name!r} stands there twice")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|false|False)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+
+
+def written_by(values: dict[str, Any]) -> str:
+    """Take the versions out of a config file's values; a hint if a newer effssl wrote it."""
+    versions = values.pop("versions", None)
+    theirs = str(versions.get("effssl", "")) if isinstance(versions, dict) else ""
+    numbers = [[int(n) for n in re.findall(r"\d+", text)] for text in (theirs, EFFSSL)]
+    return f" (written by effssl {theirs}, which is newer than this {EFFSSL})" if numbers[0] > numbers[1] else ""
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise RequestError(f"no such file: {path}") from None
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        raise RequestError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise RequestError(f"{path} does not hold 'key: value' lines")
+    return values
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted names.
+
+    >>> flatten({"rotation": {"on": "z"}, "lr": 0.1})
+    {'rotation.on': 'z', 'lr': 0.1}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return out

@@ -1,0 +1,77 @@
+"""The figure of a study: accuracy along its axis and against compute, or the signal-to-noise ratio over epochs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from effssl.run import RunFolder
+from effssl.studies.claims import compute
+from effssl.studies.runner import ArmResult
+from effssl.studies.study import Measured, Study
+
+STYLES = ("k-o", "C1-^", "C0-s", "C2-d", "C3-v")
+
+
+def plot(study: Study, measured: Measured, results: Sequence[ArmResult]) -> bytes | None:
+    """The figure as PNG; None for a study that has none."""
+    if not study.axis and "snr" not in study.metrics:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = 2 if study.axis == "epochs" else 1
+    figure, axes = plt.subplots(1, panels, figsize=(5.2 * panels, 3.8), layout="constrained", squeeze=False)
+    curves = dict.fromkeys(arm.curve for arm in measured.arms)
+    for curve, style in zip(curves, STYLES, strict=False):
+        if "snr" in study.metrics:
+            _plot_snr(axes[0, 0], curve, style, results)
+        else:
+            _plot_curve(axes[0], study, measured, results, curve, style)
+    labels = ["step, epochs"] if "snr" in study.metrics else [study.axis, "TFLOP of training"]
+    unit = "signal-to-noise ratio" if "snr" in study.metrics else f"{study.metrics[0]} %"
+    for axis, label in zip(axes[0], labels, strict=False):
+        axis.set(xlabel=label, ylabel=unit)
+        axis.grid(alpha=0.3)
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def snr_curve(result: ArmResult) -> list[tuple[float, float]]:
+    """Epochs and the signal-to-noise ratio of the gradient that a run logged there."""
+    if result.failed:
+        return []
+    return [(line["epoch"], line["snr"]) for line in RunFolder(result.run.folder).metrics() if "snr" in line]
+
+
+def _plot_curve(
+    axes: Sequence[Any], study: Study, measured: Measured, results: Sequence[ArmResult], curve: str, style: str
+) -> None:
+    """One curve with its standard deviations; an arm without a position is a horizontal line."""
+    metric = study.metrics[0]
+    points = [(arm, measured.values[arm.name, metric]) for arm, _ in measured.curve(curve, metric)]
+    if len(points) == 1 and points[0][0].at is None:
+        axes[0].axhline(mean(points[0][1]), color=style[:2] if style[0] == "C" else "k", ls=":", label=curve)
+        return
+    y = [mean(values) for _, values in points]
+    error = [stdev(values) if len(values) > 1 else 0.0 for _, values in points]
+    epochs = {result.run.arm.name: result.run.flags["epochs"] for result in results}
+    positions = [epochs[arm.name] if study.axis == "epochs" else arm.at for arm, _ in points]
+    tflop = [compute(measured, arm) / 1e12 for arm, _ in points]
+    for axis, x in zip(axes, (positions, tflop), strict=False):
+        axis.errorbar(x, y, error, fmt=style, capsize=3, label=curve)
+
+
+def _plot_snr(axis: Any, curve: str, style: str, results: Sequence[ArmResult]) -> None:
+    for result in results:
+        points = snr_curve(result)
+        if result.run.arm.curve == curve and points:
+            label = curve if result.run.seed == 0 else None
+            axis.plot(*zip(*points, strict=True), style, label=label)

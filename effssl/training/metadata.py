@@ -1,0 +1,19 @@
+"""The metadata of an encoder file: how a run trained it and how its images are preprocessed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from effssl.config import Config
+from effssl.schema import to_dict
+
+KEYS = ("encoder", "image_size", "stem", "objective", "data", "epochs", "seed")
+
+
+def encoder_metadata(config: Config) -> dict[str, Any]:
+    """What has to be known to use a run's encoder."""
+    metadata = {key: getattr(config, key) for key in KEYS}
+    # The file of saliency maps is left out: its path means nothing elsewhere.
+    augment = to_dict(dataclasses.replace(config.augment, saliency=""))
+    return metadata | {"mean": augment["mean"], "std": augment["std"], "augment": augment}

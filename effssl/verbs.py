@@ -1,0 +1,137 @@
+"""The verbs of a run, bound in one place: `run.knn()`, `run.encoder()`, `run.report()`; `pretrain` and `load`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from effssl.loading import load, load_run_classifier, load_run_encoder, open_run_data
+from effssl.run import RunFolder
+from effssl.runtime.files import check_writable, resolve_path
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from effssl.data import Data
+    from effssl.evaluation.score import Score
+    from effssl.network.loaded import LoadedEncoder
+    from effssl.training.request import Request
+
+__all__ = ["Run", "carry_out", "load", "pretrain"]
+
+
+class Run(RunFolder):
+    """A pretraining run on disk.
+
+    `run.knn()` and `run.linear()` evaluate its encoder, `run.encoder()` loads it.
+    """
+
+    def data(self) -> Data:
+        """The data set the run was trained on."""
+        return open_run_data(self)
+
+    def encoder(self, projector: bool = False) -> LoadedEncoder:
+        """The trained encoder, frozen, with its preprocessing; on request with the projector g of its checkpoint."""
+        return load_run_encoder(self, projector)
+
+    def classifier(self) -> nn.Linear:
+        """The linear classifier that a term of the objective trained on the encoder's features."""
+        return load_run_classifier(self)
+
+    def report(self, out: str | Path | None = None, images: int = 1000) -> Path:
+        """Write the run as one HTML page, by default `report.html` in its folder."""
+        from effssl.report import write_report
+
+        return write_report(self.folder, out, images=images)
+
+    def knn(self, **settings: Any) -> Score:
+        """k-nearest-neighbor accuracy of the encoder on the test images."""
+        return self.evaluate("knn", **settings)
+
+    def linear(self, **settings: Any) -> Score:
+        """Accuracy of a linear layer trained on the frozen encoder."""
+        return self.evaluate("linear", **settings)
+
+    def evaluate(
+        self, what: str, data: str | None = None, device: str = "auto", classes: str = "", **settings: Any
+    ) -> Score:
+        """Evaluate the encoder by a protocol of `effssl.evaluation` and add the score to results.json."""
+        from effssl.evaluation import evaluate, find_protocol, open_source
+        from effssl.report import refresh
+        from effssl.runtime.device import pick_device
+
+        # Refuse what cannot work before anything slow.
+        protocol = find_protocol(what)
+        options = protocol.options_of(settings)
+        check_writable(self.folder)
+        self.check_results()
+
+        # A run that was trained without labels may be evaluated with those of other data.
+        labels = "auto" if self.config.labels == "none" else self.config.labels
+        source = open_source(protocol, options, data, labels, classes) or self.data()
+        encoder = self.encoder(projector=protocol.needs_projector).to(pick_device(device))
+        score = evaluate(what, encoder, source, **settings)
+        self.add_result(score_name(what, protocol.changed(options), data, classes), score.record())
+        with self.results_locked():  # of two processes, the later one refreshes the report with both scores
+            refresh(self)
+        return score
+
+
+def score_name(what: str, changed: list[str], data: str | None, classes: str) -> str:
+    """The name of a score in results.json: with other options or on other data it is another score, and all stay."""
+    from effssl.data import NAMED
+
+    place = "" if data is None else f"@{data if data in NAMED else resolve_path(data)}"
+    chosen = [f"classes={resolve_path(classes)}"] if classes else []
+    return " ".join([what + place, *changed, *chosen])
+
+
+def pretrain(
+    data: str = "",
+    objective: str | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str = "never",
+    config: str | Path | None = None,
+    quiet: bool = False,
+    report: bool = True,
+    tensorboard: bool = False,
+    **settings: Any,
+) -> Run:
+    """Pretrain an encoder and return its run.
+
+    Settings are the fields of `effssl.config.Config`; those of a term come as a mapping:
+    `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"weight": 0.4})`. A finished run gets its `report.html`
+    unless `report` is False; `tensorboard` also writes event files into the run folder.
+    """
+    from effssl.training.request import Request
+
+    flags = settings | ({"data": data} if data else {}) | ({"objective": objective} if objective else {})
+    request = Request(
+        flags,
+        Path(out) if out else None,
+        resume,
+        Path(config) if config else None,
+        quiet,
+        report,
+        tensorboard,
+    )
+    return carry_out(request)
+
+
+def carry_out(request: Request) -> Run:
+    """Train as requested and write the report of a run that was trained now."""
+    from effssl.report import report_finished_run
+    from effssl.runtime.distribution import is_first_process
+    from effssl.training.pretraining import run_request
+
+    if os.environ.get("EFFSSL_REPORT", "on") == "off":
+        request = dataclasses.replace(request, report=False)
+    folder, data = run_request(request)
+    run = Run(folder.folder)
+    # Other processes have ended by now, and a signal ends the report, not the finished run.
+    if request.report and is_first_process() and data is not None:
+        report_finished_run(run, data, request.quiet)
+    return run

@@ -1,0 +1,47 @@
+"""Curves, scores and settings of a run folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from effssl.report.page import as_block
+from effssl.report.summary import curves, summarize
+from effssl.verbs import Run
+
+
+def test_folders_are_not_published(digits: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    results = run.results()
+    results["transfer@/some/place/pets"] = results["knn"] | {"constants": {"split": "/some/place/lists/train.txt"}}
+    run.results_path.write_text(json.dumps(results))
+    run.config_path.write_text(run.config_path.read_text().replace("saliency: ''", "saliency: /some/place/maps.npz"))
+    found = summarize(run)
+    assert found["scores"][-1]["name"] == "transfer@pets, test"
+    assert found["scores"][-1]["how"].endswith("; split train.txt")
+    assert found["scores"][-2]["constants"][-1] == "bank train, no augmentation"
+    assert (found["about"]["data"], found["config"]["data"]) == ("digits.npz", "digits.npz")
+    assert found["config"]["augment.saliency"] == "maps.npz"
+    assert "/some/place" not in json.dumps(found)
+    assert str(tmp_path) not in json.dumps(found)
+
+
+def test_values_that_are_not_json_are_omitted() -> None:
+    found = curves([{"epoch": 1, "loss": float("nan"), "own": 1.0}, {"epoch": 2, "loss": 2.0, "verdict": "x"}])
+    assert found["columns"] == {"loss": [None, 2.0], "own": [1.0, None]}
+    assert "NaN" not in as_block(found)
+
+
+def test_every_task_has_its_chance_level_and_its_score(digits: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    run.log({"epoch": 3, "accuracy/puzzle": 0.5, "chance/puzzle": 0.01, "accuracy/labels": 0.9})
+    found = summarize(run)
+    (chart,) = [chart for chart in found["curves"]["charts"] if chart["title"] == "Task accuracy"]
+    assert chart["keys"] == ["accuracy/rotation", "accuracy/puzzle", "accuracy/labels"]
+    assert chart["chance"] == {"accuracy/rotation": 0.25, "accuracy/puzzle": 0.01}
+    assert not any(key.startswith("chance/") for key in found["curves"]["columns"])
+    scores = {score["name"]: (score["value"], score["how"]) for score in found["scores"]}
+    assert scores["puzzle accuracy"] == (50.0, "training views; chance 1 %")
+    assert scores["labels accuracy"] == (90.0, "training views")
+    assert "chance 25 %" in scores["rotation accuracy"][1]

@@ -1,0 +1,139 @@
+"""Every defined study is valid at every scale, and a new one takes one file."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import html
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from effssl.data import ArrayImages, Data
+from effssl.recipes import resolve
+from effssl.runtime.errors import RequestError
+from effssl.schema import merge
+from effssl.studies import definitions, load, names
+from effssl.studies.cost import gflop_per_image
+from effssl.studies.plan import Setup, plan_runs
+from effssl.studies.report import StudyResults, write
+from effssl.studies.runner import run_study
+from effssl.studies.scales import Sources, arm_settings
+from effssl.studies.study import Arm, Study
+from effssl.training.loop import Trainer
+
+PHOTOS = Sources(images="photos", maps="maps.npz")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("studies")  # shared, so that an arm of two studies is run once
+
+
+def thinned(study: Study) -> Study:
+    """The same study with two points of every curve."""
+    curves: dict[str, list[Arm]] = {}
+    for arm in sorted(study.arms, key=lambda arm: arm.at or 0.0):
+        curves.setdefault(arm.curve, []).append(arm)
+    return dataclasses.replace(study, arms=tuple(a for arms in curves.values() for a in (arms[0], *arms[1:][-1:])))
+
+
+def smoke(study: Study, out: Path) -> None:
+    results = run_study(study, Setup("smoke", 1, out), jobs=0, plan=False)
+    assert not [result.failed for result in results if result.failed]
+    missing = {why for result in results for why in result.missing.values()}
+    expected = {"E18": {"needs --voc, a folder"}, "E05": {"has no projector"}, "E17": {"not among --sets"}}
+    assert missing == expected.get(study.name, set())
+    folder = write(StudyResults(study, "smoke", results, "effssl study run"), out / study.name)
+    found = json.loads((folder / "results.json").read_text())
+    assert len(found["runs"]) == len(study.arms)
+    assert len(found["claims"]) == len(study.claims)
+    assert (folder / "figure.png").exists() == bool(study.axis or "snr" in study.metrics)
+    assert study.title in html.unescape((folder / "report.html").read_text())
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_study_runs(name: str, out: Path) -> None:
+    study = load(name)
+    smoke(thinned(study) if study.axis else study, out)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", names())
+def test_each_study_runs_in_full(name: str, out: Path) -> None:
+    smoke(load(name), out)
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_arm_is_valid_at_paper_scale(name: str) -> None:
+    study = load(name)
+    for arm in study.arms:
+        config = resolve(arm_settings(study, arm, 0, "paper", PHOTOS)).config
+        assert config.epochs == max(1, round(study.epochs * arm.length))
+        assert config.encoder == ("resnet50" if study.data == "imagenet1k" else "resnet18")
+
+
+def test_at_paper_scale_the_efficient_form_keeps_the_published_batch() -> None:
+    study = load("C02")
+    configs = [resolve(arm_settings(study, arm, 0, "paper", Sources())).config for arm in study.arms]
+    assert {(config.batch_size, config.lr) for config in configs} == {(512, 0.5)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", names())
+def test_each_arm_takes_a_step_at_paper_scale(name: str, tmp_path: Path) -> None:
+    """The published network and objective on eight images; photographs of 64 pixels replace those of 224."""
+    for run in plan_runs(load(name), Setup("paper", 1, tmp_path, PHOTOS)):
+        shrunk = {"batch_size": 8, "lr": 0.1, "schedule": {"warmup_epochs": 0.0}, "augment": {"saliency": ""}}
+        size = resolve(dict(run.flags)).config.image_size
+        stem = "large" if size > 64 else "small"  # that of the published network, whatever the images here
+        plan = resolve(merge(dict(run.flags), {**shrunk, "image_size": min(size, 64) or 32, "stem": stem}))
+        pixels = torch.randint(256, (8, 3, 64, 64), dtype=torch.uint8)
+        images = ArrayImages(pixels, torch.arange(8), list("01234567"))
+        trainer = Trainer(plan, Data("noise", images), torch.device("cpu"))
+        before = [p.clone() for p in trainer.objective.network.encoder.parameters()]
+        loss, _ = trainer.step(next(iter(trainer.loader.epoch(0))))
+        assert loss.isfinite(), run.arm.name
+        moved = zip(before, trainer.objective.network.encoder.parameters(), strict=True)
+        assert any(not old.equal(new) for old, new in moved), run.arm.name
+        del trainer, before, moved
+        gc.collect()  # a trainer and its loader refer to each other
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_arm_can_be_built_at_cpu_scale(name: str, tmp_path: Path) -> None:
+    runs = plan_runs(load(name), Setup("cpu", 1, tmp_path, PHOTOS))
+    assert len(runs) >= 2
+    for run in {run.flags["objective"]: run for run in runs}.values():
+        assert gflop_per_image(dataclasses.replace(run, flags={**run.flags, "batch_size": 8, "lr": 0.1})) > 0
+
+
+@pytest.mark.parametrize("name", ["C01", "C02", "C03", "C04", "C05"])
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_arms_of_a_study_against_compute_all_differ(name: str, scale: str, tmp_path: Path) -> None:
+    runs = plan_runs(load(name), Setup(scale, 1, tmp_path, Sources(images="photos")))
+    assert len({run.folder for run in runs}) == len(runs)
+
+
+def test_a_new_study_takes_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "X01" not in names()
+    (tmp_path / "of_a_test.py").write_text(
+        "from effssl.studies.claims import beats\n"
+        "from effssl.studies.study import Arm, Study\n"
+        "ARMS = (Arm('MoCo', 'moco'), Arm('MoCo+R', 'moco+rotation'))\n"
+        "CLAIM = beats([('MoCo+R', 'MoCo')], 'knn', 'rotation improves MoCo (kNN)')\n"
+        "STUDIES = {'X01': Study('X01', 'MoCo', 'ours', 'cifar10', 200, ('knn',), ARMS, (CLAIM,))}\n"
+    )
+    monkeypatch.setattr(definitions, "__path__", [*definitions.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "effssl.studies.definitions.of_a_test", raising=False)
+    assert names()[0] == "E01"
+    assert "X01" in names()
+    assert [run.arm.name for run in plan_runs(load("x01"), Setup("smoke", 1, tmp_path))] == ["MoCo", "MoCo+R"]
+
+
+def test_unknown_studies_are_refused() -> None:
+    with pytest.raises(RequestError, match="did you mean"):
+        load("E6")
