@@ -65,11 +65,6 @@ def grayscale_(x: Tensor, chosen: Tensor) -> Tensor:
     return x.lerp_(to_gray(x), chosen)
 
 
-def solarize(x: Tensor, threshold: float) -> Tensor:
-    """Invert the pixels at or above the threshold; not in place, and of any shape."""
-    return torch.where(x >= threshold, 1 - x, x)
-
-
 def normalize_(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Subtract the mean and divide by the standard deviation, per channel (the second dimension)."""
     for channel, m, s in zip(x.unbind(1), mean, std, strict=True):

@@ -1,22 +1,23 @@
-"""Random views: `crop_and_flip`, then what changes pixels in place: jitter, gray, blur, solarize (`photometric`)."""
+"""Random views: `crop_and_flip`, then changes of pixels in place: jitter, gray, blur, solarize … (`photometric`)."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from effssl.augment import blur, color, crop
+from effssl.augment import color, crop
+from effssl.augment.changes import all_changes
 from effssl.augment.options import Augment
 
 SALIENCY_TRIES = 10  # boxes drawn per view where a crop must beat its image's mean saliency
 JITTER_GROUP = 128  # images that share one order of the jitter's four operations
 IN_CACHE = 1 << 20  # pixel values that stay in a CPU's cache while one operation follows another
-CHANCES, AMOUNTS = 5, 5  # uniform numbers per view beside those of its boxes: whether, and how strongly
+STRENGTHS = 4  # uniform numbers per view for the strengths of the jitter
 _JITTER = (color.brightness_, color.contrast_, color.saturation_, color.hue_)
 
 
@@ -34,8 +35,7 @@ class ViewParameters:
     factors: Tensor  # N×4: brightness, contrast, saturation, hue shift
     order: Tensor  # N×4: order of the four, the same for all views of the images of a jitter group
     gray: Tensor  # N bool
-    sigma: Tensor  # N: standard deviation of the blur in pixels, 0 = sharp
-    solarize: Tensor  # N bool
+    changes: Tensor  # N×K: amounts of the K changes of `effssl.augment.changes`, 0 where a view is left as it is
 
     def split(self, size: int) -> list[ViewParameters]:
         """The same parameters in parts of `size` views."""
@@ -51,44 +51,44 @@ def draw_parameters(
     of a generator not on the others. Many generators at once take hardly longer than one.
     """
     tries = SALIENCY_TRIES if config.saliency else 1
-    numbers = CHANCES + AMOUNTS + tries * crop.NUMBERS
+    changes = all_changes()
+    chances = 3 + len(changes)  # flip, jitter, gray
+    amounts = chances + STRENGTHS + len(changes)
+    numbers = amounts + tries * crop.NUMBERS
     groups, size = -(-batch // JITTER_GROUP), (views, batch, numbers)
     drawn = [
         (torch.rand(groups, 4, generator=g), torch.rand(size, generator=g, dtype=torch.float64)) for g in generators
     ]
     order = torch.stack([keys for keys, _ in drawn]).argsort(2).repeat_interleave(JITTER_GROUP, 1)[:, :batch][:, rows]
     u = torch.stack([u[:, rows] for _, u in drawn]).transpose(1, 2).reshape(-1, numbers)  # (steps·rows·views)×numbers
-    applied = u[:, :CHANCES].view(-1, views, CHANCES) < u.new_tensor(_probabilities(config, views))
-    flip, jitter, gray, blurred, solarize = applied.view(-1, CHANCES).unbind(1)
-    least, most = _amount_ranges(config)
-    amounts = torch.lerp(least, most, u[:, CHANCES : CHANCES + AMOUNTS].float())
-    factors = torch.where(jitter[:, None], amounts[:, :4], torch.tensor([1.0, 1.0, 1.0, 0.0]))
-    box = crop.box_parameters(u[:, CHANCES + AMOUNTS :].reshape(len(u), tries, -1), config.scale, config.ratio)
+    applied = u[:, :chances].view(-1, views, chances) < u.new_tensor(_probabilities(config, views))
+    flip, jitter, gray, *changed = applied.view(-1, chances).unbind(1)
+    strengths, strength_of_changes = u[:, chances:amounts].float().split([STRENGTHS, len(changes)], 1)
+    least, most = _strength_ranges(config)
+    factors = torch.where(jitter[:, None], torch.lerp(least, most, strengths), torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    drawn_changes = zip(changes, strength_of_changes.unbind(1), changed, strict=True)
+    changed_by = [change.amount(config, uniform) * chosen for change, uniform, chosen in drawn_changes]
+    box = crop.box_parameters(u[:, amounts:].reshape(len(u), tries, -1), config.scale, config.ratio)
     order = order.reshape(-1, 4).repeat_interleave(views, 0)
-    return ViewParameters(box, flip, factors, order, gray, amounts[:, 4] * blurred, solarize)
+    return ViewParameters(box, flip, factors, order, gray, torch.stack(changed_by, 1))
 
 
 def _probabilities(config: Augment, views: int) -> list[tuple[float, ...]]:
-    """Probability of each operation, one row per view; `blur` and `solarize` may differ between views."""
+    """Probability of each operation, one row per view; those of changes may differ between views."""
 
     def of_view(values: tuple[float, ...], view: int) -> float:
         return values[min(view, len(values) - 1)]
 
-    return [
-        (config.flip, config.jitter, config.gray, of_view(config.blur, view), of_view(config.solarize, view))
-        for view in range(views)
-    ]
+    changes = [change.probability(config) for change in all_changes()]
+    usual = (config.flip, config.jitter, config.gray)
+    return [(*usual, *(of_view(values, view) for values in changes)) for view in range(views)]
 
 
-def _amount_ranges(config: Augment) -> Tensor:
-    """Smallest and largest strength of jitter and blur, 2×AMOUNTS."""
+def _strength_ranges(config: Augment) -> Tensor:
+    """Smallest and largest strength of the jitter, 2×STRENGTHS."""
     strengths = (config.brightness, config.contrast, config.saturation)
-    return torch.tensor(
-        [
-            [*(max(0.0, 1 - s) for s in strengths), -config.hue, config.blur_sigma[0]],
-            [*(1 + s for s in strengths), config.hue, config.blur_sigma[1]],
-        ]
-    )
+    least = [*(max(0.0, 1 - s) for s in strengths), -config.hue]
+    return torch.tensor([least, [*(1 + s for s in strengths), config.hue]])
 
 
 def crop_and_flip(images: Tensor, boxes: Tensor, flips: Tensor, side: int, filter: str = "bilinear") -> Tensor:
@@ -116,19 +116,16 @@ def flip_crops(crops: Tensor, flips: Tensor) -> Tensor:
 
 
 def photometric(config: Augment, x: Tensor, parameters: ViewParameters, compiled: bool = False) -> Tensor:
-    """Everything after the crop, batched and in place: jitter, gray, blur, solarize, normalize.
+    """Everything after the crop, batched and in place: jitter, gray, changes of some views, normalize.
 
     x: N×3×(V·S)×S, the V views of an image stacked along the height; parameters: those of NV views.
     """
     views = len(parameters.flip) // len(x)
     if config.jitter > 0 or config.gray > 0:
         _jitter_(config, x.view(len(x), 3, views, -1), parameters, _compiled_jitter() if compiled else _JITTER)
-    if max(config.blur) > 0:
-        kernel = config.blur_kernel or max(3, x.shape[-1] // 20 * 2 + 1)
-        sigma = parameters.sigma[parameters.sigma > 0].to(x.device, non_blocking=True)
-        _change_some_(x, parameters.sigma, lambda some: blur.gaussian_blur(some, sigma, kernel))
-    if max(config.solarize) > 0:
-        _change_some_(x, parameters.solarize, lambda some: color.solarize(some, config.solarize_threshold))
+    for change, amount in zip(all_changes(), parameters.changes.unbind(1), strict=True):
+        if max(change.probability(config)) > 0:
+            _change_some_(x, amount, partial(change.apply, config))
     return color.normalize_(x, config.mean, config.std)
 
 
@@ -153,7 +150,7 @@ def _jitter_(
                 color.grayscale_(x[some], gray[some])
 
 
-def _change_some_(x: Tensor, amount: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+def _change_some_(x: Tensor, amount: Tensor, change: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Change those of the views N×3×(V·S)×S whose amount is not 0, in one call on M×3×S×S.
 
     Amounts, NV, are on the CPU, so that the CPU does not wait for a GPU; whole channels are gathered and put back.
@@ -164,4 +161,5 @@ def _change_some_(x: Tensor, amount: Tensor, change: Callable[[Tensor], Tensor])
         channels = (3 * image[:, None] + torch.arange(3)) * views + view[:, None]  # M×3
         rows, planes = channels.flatten().to(x.device, non_blocking=True), x.view(-1, side, side)
         some = planes.index_select(0, rows).view(-1, 3, side, side)
-        planes.index_copy_(0, rows, change(some).view(-1, side, side))
+        changed = change(some, amount[amount != 0].to(x.device, non_blocking=True))
+        planes.index_copy_(0, rows, changed.view(-1, side, side))

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
-from effssl.augment import pipeline
+from effssl.augment import changes, pipeline
 from effssl.augment import pipeline as augment
 from effssl.augment.crop import boxes
 from effssl.augment.options import Augment
@@ -45,10 +47,10 @@ def test_probabilities_come_out_right() -> None:
     assert first.gray.float().mean().sub(0.2).abs() < 0.02
     neutral = (first.factors == torch.tensor([1.0, 1, 1, 0])).all(1)
     assert neutral.float().mean().sub(0.2).abs() < 0.02
-    assert (first.sigma > 0).all()
-    assert (second.sigma > 0).float().mean().sub(0.1).abs() < 0.02
-    assert not first.solarize.any()
-    assert second.solarize.float().mean().sub(0.2).abs() < 0.02
+    assert (first.changes[:, 0] > 0).all()
+    assert (second.changes[:, 0] > 0).float().mean().sub(0.1).abs() < 0.02
+    assert not first.changes[:, 1].any()
+    assert (second.changes[:, 1] > 0).float().mean().sub(0.2).abs() < 0.02
     assert first.factors[:, 3].abs().max() <= 0.1
     assert first.factors[:, :3].min() >= 0.6
 
@@ -96,7 +98,7 @@ def test_views_of_an_image_are_made_as_if_alone(photos: Tensor, size: int) -> No
     together = augment.photometric(config, augment.crop_and_flip(photos, box, parameters.flip, size), parameters)
     for k, mine in enumerate(together.unflatten(2, (3, size)).unbind(2)):
         alone = augment.ViewParameters(**{name: value[k::3] for name, value in vars(parameters).items()})
-        assert all(chosen.any() for chosen in (alone.sigma, alone.solarize, alone.gray))
+        assert all(chosen.any() for chosen in (*alone.changes.unbind(1), alone.gray))
         assert torch.allclose(mine, apply(config, photos, alone, size), atol=1e-4)
 
 
@@ -123,3 +125,24 @@ def test_whole_images_at_their_own_size_are_not_resampled(photos: Tensor, name: 
     shifted = boxes_of_all + torch.tensor([0, 3, 0, -3])
     assert not torch.allclose(augment.crop_and_flip(photos, shifted, flips, 96, name), expected, atol=0.05)
     assert augment.crop_and_flip(photos, boxes_of_all, flips, 48, name).shape == (64, 3, 48, 48)
+
+
+def test_a_change_in_a_file_of_its_own_is_found_and_applied(
+    photos: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file; its settings would be fields of `Augment`."""
+    (tmp_path / "invert.py").write_text(
+        "from effssl.augment.change import Change\n"
+        "CHANGE = Change(lambda config: (0.0, 1.0), lambda config, u: u + 1, lambda config, x, amount: 1 - x)\n"
+    )
+    monkeypatch.setattr(changes, "__path__", [*changes.__path__, str(tmp_path)])
+    changes.all_changes.cache_clear()
+    try:
+        parameters = augment.draw_parameters(PLAIN, len(photos), 2, [generator(0, "t")])
+        assert parameters.changes.shape == (2 * len(photos), 3)
+        x = (photos / 255).repeat_interleave(2, 0).unflatten(0, (-1, 2)).transpose(1, 2).flatten(2, 3)
+        first, second = augment.photometric(PLAIN, x, parameters).unflatten(2, (2, -1)).unbind(2)
+    finally:
+        changes.all_changes.cache_clear()
+    assert torch.allclose(first, photos / 255, atol=1e-6)
+    assert torch.allclose(second, 1 - photos / 255, atol=1e-6)

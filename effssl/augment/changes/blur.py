@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from effssl.augment.change import Change
 from effssl.augment.crop import resample
+from effssl.augment.options import Augment
 
 
 def blur_weights(sigma: Tensor, size: int, kernel: int) -> Tensor:
@@ -26,3 +28,15 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     height, width = x.shape[-2:]
     rows = blur_weights(sigma, height, kernel)
     return resample(x, rows, rows if width == height else blur_weights(sigma, width, kernel))
+
+
+def _sigma(config: Augment, uniform: Tensor) -> Tensor:
+    least, most = config.blur_sigma
+    return least + (most - least) * uniform
+
+
+def _blur(config: Augment, x: Tensor, sigma: Tensor) -> Tensor:
+    return gaussian_blur(x, sigma, config.blur_kernel or max(3, x.shape[-1] // 20 * 2 + 1))
+
+
+CHANGE = Change(lambda config: config.blur, _sigma, _blur)
