@@ -30,7 +30,7 @@ def test_growing_views_have_their_size_in_training(desk: Path, digits: Run) -> N
     data, cpu = run.data(), torch.device("cpu")
     objective = trained_objective(run, data, None, cpu)
     seen = first_batches(run, data.train, objective, cpu)
-    clock = Clock.of(run.config, len(data.train) // run.config.batch_size)
+    clock = Clock.of(run.config, len(data.train))
     assert seen[0].pixels["large"].shape[-1] < run.config.image_size
     for ours, theirs in zip(seen, build_loader(objective, data.train, cpu, clock).epoch(0), strict=True):
         assert torch.equal(ours.pixels["large"], theirs.pixels["large"])

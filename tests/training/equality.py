@@ -1,4 +1,4 @@
-"""Twenty steps of many objectives in double precision, by however many processes torchrun starts; weights to a file.
+"""Ten steps of many objectives in double precision, by however many processes torchrun starts; weights to a file.
 
 In double precision nothing but a wrong computation can make two processes differ from one.
 """
@@ -19,7 +19,7 @@ from effssl.runtime.distribution import process_group, rank
 from effssl.training import trainer
 from effssl.training.trainer import Trainer
 
-STEPS, FEW = 20, 3  # the longer way for the plain objectives
+STEPS, FEW = 10, 3  # the longer way for the plain objectives
 ROTATED_ONLINE = {"copy_of": "", "scale": [0.2, 1.0], "online": True, "angle_embedding": True, "upright": 0.5}
 ONE_SIDED = {"large": {"count": 1, "target": False}, "target": {"count": 1}}
 EFFICIENT = {"views": ONE_SIDED | {"rotated": ROTATED_ONLINE}}
