@@ -18,7 +18,7 @@ def test_views_are_those_of_training(digits: Run) -> None:
     data, cpu = digits.data(), torch.device("cpu")
     objective = trained_objective(digits, data, None, cpu)
     seen = first_batches(digits, data.train, objective, cpu)[0]
-    clock = Clock.of(digits.config, len(data.train) // digits.config.batch_size)
+    clock = Clock.of(digits.config, len(data.train))
     trained = next(iter(build_loader(objective, data.train, cpu, clock).epoch(0)))
     assert torch.equal(seen.index, trained.index)
     assert seen.pixels.keys() == trained.pixels.keys() >= {"large", "rotated"}
