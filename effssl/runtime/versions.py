@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 EFFSSL = "0.1.0"
 """The version of this package."""
@@ -12,6 +11,8 @@ PACKAGES = ("torch", "torchvision", "numpy")
 
 def versions() -> dict[str, str]:
     """Versions of Python, effssl and the libraries that it computes with."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     found = {"python": platform.python_version(), "effssl": EFFSSL}
     for name in PACKAGES:
         try:
