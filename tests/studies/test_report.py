@@ -68,7 +68,8 @@ def test_a_page_is_built_from_published_results(tmp_path: Path) -> None:
 
 
 def test_the_published_command_names_no_directories() -> None:
-    request = StudyRun("e17", scale="cpu", images="/home/me/photos/", sets="flowers=/home/me/flowers,cifar10=cifar10")
+    sets = "flowers=/some/place/flowers,cifar10=cifar10"
+    request = StudyRun("e17", scale="cpu", images="/some/place/photos/", sets=sets)
     sources = Sources(request.images, request.voc, request.sets, request.maps)
     assert published_command("E17", request, sources) == (
         "effssl study run E17 --scale cpu --seeds 1 --jobs 2 --images photos --sets flowers=flowers,cifar10=cifar10"
