@@ -44,7 +44,7 @@ def use(shape: str) -> None:
     (width, kernel, stride), blocks = SHAPES[shape]
 
     class Shaped(SmallEncoder):
-        def __init__(self, *_: int, first_block: bool) -> None:
+        def __init__(self, *_: object, **__: object) -> None:
             super().__init__(width)
             padding = (kernel - stride + 1) // 2
             self.conv1 = nn.Conv2d(3, width, kernel, stride=stride, padding=padding, bias=False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from effssl.augment.options import Augment, ViewGroups
-from effssl.network.options import Projector
+from effssl.network.options import Projector, Readout
 from effssl.objectives.options import DEFAULT_OBJECTIVE, TERMS
 from effssl.runtime.errors import RequestError
 from effssl.schema import Between, Count, NonNegative, Positive, Seed, Share, flatten, to_dict
@@ -25,8 +25,9 @@ from effssl.schema import Between, Count, NonNegative, Positive, Seed, Share, fl
 class Optimizer:
     """The optimizer of all weights: those of the network and those of the terms."""
 
-    name: Literal["sgd", "lars"] = "sgd"
-    """sgd decays all parameters; lars leaves biases and norms out of adaptation and decay"""
+    name: Literal["sgd", "lars", "adamw", "muon"] = "sgd"
+    """sgd decays all parameters; lars leaves biases and norms out of adaptation and decay, adamw out of decay; muon
+    orthogonalizes updates of weights and leaves biases, norms, embeddings and thin weights to adamw, without decay"""
     momentum: Share = 0.9
     weight_decay: NonNegative = 1e-4
     nesterov: bool = False
@@ -34,6 +35,10 @@ class Optimizer:
     """lars: trust coefficient η, the norm of a step relative to the norm of the weights"""
     trust_clip: bool = False
     """lars: never step further than plain SGD would"""
+    betas: Annotated[tuple[float, float], Between(0, 0.99999)] = (0.9, 0.999)
+    """adamw: decay rates of the running means of the gradient and of its square"""
+    adamw_lr: Annotated[float, Between(1e-12)] = 0.002
+    """muon: peak learning rate of the parameters that adamw updates; scaled with the batch size as lr is"""
     clip_norm: NonNegative = 0.0
     """maximum norm of the gradient; 0 is off"""
 
@@ -84,7 +89,7 @@ class Config:
     objective: str = DEFAULT_OBJECTIVE
     """a weighted sum of terms, e.g. byol+rotation or "simsiam + 0.2*rotation" """
     encoder: str = "small"
-    """small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, or timm:<name>"""
+    """small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, timm:<name>, or patches"""
     recipe: str = "auto"
     """a recipe's name or a YAML file; auto chooses by the data, the objective and the device"""
     epochs: Positive = 100
@@ -99,7 +104,8 @@ class Config:
     seed: Seed = 0
     device: str = "auto"
     """auto, cpu, cuda, mps"""
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    precision: Literal["float32", "bf16", "fp16", "auto"] = "float32"
+    """auto tries some steps on this machine: bf16 if it is faster than float32 and their gradients agree"""
     compile: bool = False
     """compile the encoder and the color changes: the first steps take a minute, later ones less time"""
     workers: Annotated[int, Between(-1)] = -1
@@ -110,8 +116,13 @@ class Config:
     """read only these class folders: imagenet100, or a text file with their names"""
     subset: Count = 0
     """size of a fixed random subset of the training images; 0 is all"""
-    stem: Literal["auto", "small", "large"] = "auto"
-    """ResNet's first layers: small is 3×3 without pooling (auto up to 64 pixels), large is 7×7 with pooling"""
+    stem: Literal["auto", "small", "large", "pca", "kmeans"] = "auto"
+    """ResNet's first layers: small is 3×3 without pooling (auto up to 64 pixels), large is 7×7 with pooling; for tiny
+    and small: pca or kmeans computes the first filters from patches of the training images"""
+    train_stem: bool = False
+    """also train the filters of a pca or kmeans stem; otherwise they stay as computed"""
+    whiten: Literal["on", "off"] = "off"
+    """whiten the features of the finished encoder (label-free); it becomes part of the encoder file and of exports"""
     checkpoint_every: Count = 0
     """steps between checkpoints; 0 is once an epoch"""
     accumulate: Positive = 1
@@ -120,6 +131,7 @@ class Config:
     views: ViewGroups = field(default_factory=ViewGroups)
     augment: Augment = field(default_factory=Augment)
     projector: Projector = field(default_factory=Projector)
+    readout: Readout = field(default_factory=Readout)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     health: Health = field(default_factory=Health)

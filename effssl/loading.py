@@ -19,19 +19,26 @@ CLASSIFIER = re.compile(r"terms\.\w+\.classifier\.weight")
 PROJECTOR = "network.projector."
 
 
-def load(source: str | Path, encoder: str = "", weights: str = "default", image_size: int = 0) -> LoadedEncoder:
+def load(
+    source: str | Path, encoder: str = "", weights: str = "default", image_size: int = 0, whiten: str = "on"
+) -> LoadedEncoder:
     """An encoder ready for `encoder(images)`: of a run folder, of a weight file, or a torchvision or `timm:` name.
 
     `encoder` names the architecture of a weight file that does not state it; `weights` of an encoder given by name are
-    its library's pretrained ones ("default") or "random".
+    its library's pretrained ones ("default") or "random". `whiten="off"` leaves out the whitening of an encoder that
+    has one.
     """
     from effssl.network.foreign import open_foreign, refuse_flags
 
+    if whiten not in ("on", "off"):
+        raise RequestError(f"whiten is on or off, not {whiten!r}")
     path = Path(source).expanduser()
     if path.is_dir():
         refuse_flags(str(source), encoder, weights, image_size)
-        return load_run_encoder(RunFolder(path))
-    return open_foreign(str(source), encoder, weights, image_size)
+        loaded = load_run_encoder(RunFolder(path))
+    else:
+        loaded = open_foreign(str(source), encoder, weights, image_size)
+    return loaded.without_whitening() if whiten == "off" else loaded
 
 
 def open_run_data(run: RunFolder) -> Data:
@@ -43,13 +50,14 @@ def open_run_data(run: RunFolder) -> Data:
 
 
 def load_run_encoder(run: RunFolder, projector: bool = False) -> LoadedEncoder:
-    """The trained encoder of a run, frozen, with its preprocessing; on request with the projector g."""
+    """The trained encoder of a run, frozen, with its preprocessing; on request with the projector g, which reads h."""
     from effssl.network.loaded import load_encoder
 
     if not run.finished:
         raise RequestError(f"the run {run.folder} is not finished; resume it with --resume auto")
     encoder = load_encoder(run.encoder_path)
     if projector:
+        encoder = encoder.without_whitening()
         encoder.projector = _load_projector(run)
     return encoder
 

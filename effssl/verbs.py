@@ -57,8 +57,24 @@ class Run(RunFolder):
     def evaluate(
         self, what: str, data: str | None = None, device: str = "auto", classes: str = "", **settings: Any
     ) -> Score:
-        """Evaluate the encoder by a protocol of `effssl.evaluation` and add the score to results.json."""
-        from effssl.evaluation import evaluate, find_protocol, open_source
+        """Evaluate the encoder by a protocol of `effssl.evaluation` and add the score to results.json.
+
+        `whiten="off"` evaluates h itself where features are whitened; `baselines=True` adds what costs nothing.
+        """
+        return self.scores(what, data, device, classes, **settings)[0]
+
+    def scores(
+        self,
+        what: str,
+        data: str | None = None,
+        device: str = "auto",
+        classes: str = "",
+        whiten: str = "on",
+        baselines: bool = False,
+        **settings: Any,
+    ) -> tuple[Score, dict[str, Score]]:
+        """As `evaluate`, with the scores of the untrained network, of k-means patches and of pixels, if asked for."""
+        from effssl.evaluation import evaluate, evaluate_baselines, find_protocol, open_source
         from effssl.report import refresh
         from effssl.runtime.device import pick_device
 
@@ -71,12 +87,18 @@ class Run(RunFolder):
         # A run that was trained without labels may be evaluated with those of other data.
         labels = "auto" if self.config.labels == "none" else self.config.labels
         source = open_source(protocol, options, data, labels, classes) or self.data()
-        encoder = self.encoder(projector=protocol.needs_projector).to(pick_device(device))
+        encoder = self.encoder(projector=protocol.needs_projector)
+        if whiten == "off":
+            encoder = encoder.without_whitening()
+        encoder = encoder.to(pick_device(device))
         score = evaluate(what, encoder, source, **settings)
-        self.add_result(score_name(what, protocol.changed(options), data, classes), score.record())
+        others = evaluate_baselines(what, encoder, source, **settings) if baselines else {}
+        changed = protocol.changed(options) + (["whiten=off"] if whiten == "off" else [])
+        for name, found in {what: score, **{f"{what} of {other}": found for other, found in others.items()}}.items():
+            self.add_result(score_name(name, changed, data, classes), found.record())
         with self.results_locked():  # of two processes, the later one refreshes the report with both scores
             refresh(self)
-        return score
+        return score, others
 
 
 def score_name(what: str, changed: list[str], data: str | None, classes: str) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from effssl.commands.encoder_source import EncoderSource
 from effssl.runtime.errors import RequestError
@@ -31,6 +31,10 @@ class EvaluationTarget(EncoderSource):
     """another data set than the run's own; detect: a folder in VOC layout; transfer with --sets: where the sets are"""
     classes: str = ""
     """read only these class folders of --data: imagenet100, or a text file with their names"""
+    whiten: Literal["on", "off"] = "on"
+    """off evaluates h itself where an encoder's features are whitened"""
+    baselines: bool = False
+    """also evaluate what costs nothing: the untrained network, k-means patches, and pixels"""
     out: str = ""
     """also write the score to this JSON file"""
 
@@ -67,6 +71,7 @@ def evaluate_(what: str, run: str, args: list[str]) -> None:
     import tyro
 
     from effssl.evaluation.catalog import describe_protocol, find_protocol
+    from effssl.runtime.progress import table
 
     protocol = find_protocol(what)
     kind = dataclasses.make_dataclass("Eval", [], bases=(protocol.options, EvaluationTarget), frozen=True)
@@ -75,15 +80,20 @@ def evaluate_(what: str, run: str, args: list[str]) -> None:
     protocol.options_of(settings)  # refuses values out of range before anything slow
     if parsed.out:
         check_score_file(Path(parsed.out).expanduser())
-    score = _score_of(what, run, parsed, settings)
+    score, baselines = _scores_of(what, run, parsed, settings)
     if parsed.out:
         write_atomically(Path(parsed.out).expanduser(), json.dumps(score.record(), indent=2) + "\n")
     print_score(score, f"{what} of {run} on {score.source['data']}")
+    if baselines:
+        rows = [(name, f"{other.value:.2f} %") for name, other in {run: score, **baselines}.items()]
+        table(f"beside what costs nothing, {score.metric}", ("", "value"), rows)
 
 
-def _score_of(what: str, run: str, target: EvaluationTarget, settings: dict[str, Any]) -> Score:
-    """Evaluate the encoder of a run folder, or one from elsewhere."""
-    from effssl.evaluation import evaluate, find_protocol, open_source
+def _scores_of(
+    what: str, run: str, target: EvaluationTarget, settings: dict[str, Any]
+) -> tuple[Score, dict[str, Score]]:
+    """Evaluate the encoder of a run folder, or one from elsewhere; and the baselines, if asked for."""
+    from effssl.evaluation import evaluate, evaluate_baselines, find_protocol, open_source
     from effssl.network.foreign import refuse_flags
     from effssl.runtime.device import pick_device
     from effssl.verbs import Run, load
@@ -91,13 +101,15 @@ def _score_of(what: str, run: str, target: EvaluationTarget, settings: dict[str,
     folder, data = Path(run).expanduser(), target.data or None
     if folder.is_dir():
         refuse_flags(run, target.encoder, target.weights, target.image_size)
-        return Run(folder).evaluate(what, data, target.device, target.classes, **settings)
-    encoder = load(run, target.encoder, target.weights, target.image_size).to(pick_device(target.device))
+        whiten, others = target.whiten, target.baselines
+        return Run(folder).scores(what, data, target.device, target.classes, whiten, others, **settings)
+    encoder = load(run, target.encoder, target.weights, target.image_size, target.whiten).to(pick_device(target.device))
     protocol = find_protocol(what)
     source = open_source(protocol, protocol.options_of(settings), data, classes=target.classes)
     if source is None:
         raise RequestError("an encoder that effssl did not train needs --data")
-    return evaluate(what, encoder, source, **settings)
+    score = evaluate(what, encoder, source, **settings)
+    return score, evaluate_baselines(what, encoder, source, **settings) if target.baselines else {}
 
 
 def check_score_file(path: Path) -> None:

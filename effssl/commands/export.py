@@ -25,6 +25,8 @@ class Export:
     """of a model given by name"""
     image_size: int = 0
     """of a weight file or a model given by name; 0 is its default"""
+    whiten: Literal["on", "off"] = "on"
+    """off leaves the whitening of a run's features out"""
     overwrite: bool = False
     """replace existing files"""
 
@@ -58,7 +60,7 @@ def export_(args: list[str]) -> None:
 
     path = export(
         flags.run, flags.to, flags.out or None, overwrite=flags.overwrite,
-        encoder=flags.encoder, weights=flags.weights, image_size=flags.image_size,
+        encoder=flags.encoder, weights=flags.weights, image_size=flags.image_size, whiten=flags.whiten,
     )  # fmt: skip
     print(f"{path}: {path.stat().st_size / 1e6:,.1f} MB   how to load it: {path}.md")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from effssl.evaluation.score import Score
     from effssl.network.loaded import LoadedEncoder
 
-__all__ = ["EvaluationProtocol", "evaluate", "find_protocol", "open_source", "protocol_names"]
+__all__ = ["EvaluationProtocol", "evaluate", "evaluate_baselines", "find_protocol", "open_source", "protocol_names"]
 
 
 def evaluate(what: str, encoder: LoadedEncoder, data: Data | str | Path, **settings: Any) -> Score:
@@ -43,6 +43,23 @@ def evaluate(what: str, encoder: LoadedEncoder, data: Data | str | Path, **setti
     assert encoder.fingerprint() == before, "an evaluation changed the encoder"
     _report_unreadable(score)
     return score.of(encoder)
+
+
+def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | None, **settings: Any) -> dict[str, Score]:
+    """The same evaluation of what costs nothing: the untrained network, k-means patches, and pixels."""
+    from effssl.data import Data
+    from effssl.features.whitening import patch_encoder, untrained_encoder
+    from effssl.network.foreign import open_foreign
+
+    if not isinstance(data, Data) or find_protocol(what).needs_projector:
+        raise RequestError(f"{what} has no baselines: they are for protocols that read features of a data set")
+    images = data.train
+    encoders = {
+        "untrained": untrained_encoder(images, encoder),
+        "patches": patch_encoder(images, encoder),
+        "pixels": open_foreign("pixels"),
+    }
+    return {name: evaluate(what, one.to(encoder.device), data, **settings) for name, one in encoders.items()}
 
 
 def open_source(

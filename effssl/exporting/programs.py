@@ -29,13 +29,13 @@ class Program(nn.Module):
 
     def __init__(self, loaded: LoadedEncoder) -> None:
         super().__init__()
-        self.backbone = loaded.backbone
+        self.encoder = loaded.encoder
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(loaded.about[name]).view(1, 3, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalize, then encode."""
-        return self.backbone((images - self.mean) / self.std)
+        return self.encoder((images - self.mean) / self.std)
 
 
 def pt2(loaded: LoadedEncoder, file: str) -> ExportedFile:

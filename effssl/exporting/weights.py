@@ -46,6 +46,7 @@ def torchvision(loaded: LoadedEncoder, file: str) -> ExportedFile:
             f"model.{_classifier(loaded.backbone)} = torch.nn.Identity()",
             f'model.load_state_dict(torch.load("{file}", weights_only=True))',
             "model.eval()",
+            *_before_whitening(loaded),
         ],
     )
 
@@ -70,7 +71,7 @@ def timm(loaded: LoadedEncoder, file: str) -> ExportedFile:
         ]
     else:
         create = [f'model = timm.create_model("{name}", {arguments}, checkpoint_path="{file}")']
-    code = ["import timm", "import torch", preprocessing, *create, "model.eval()"]
+    code = ["import timm", "import torch", preprocessing, *create, "model.eval()", *_before_whitening(loaded)]
     return ExportedFile(save(_tensors(loaded)), code)
 
 
@@ -82,6 +83,13 @@ def safetensors(loaded: LoadedEncoder, file: str) -> ExportedFile:
 
 def _tensors(loaded: LoadedEncoder) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous() for key, value in loaded.backbone.state_dict().items()}
+
+
+def _before_whitening(loaded: LoadedEncoder) -> list[str]:
+    """Another library's network has no place for the whitening."""
+    if loaded.encoder.readout is None:
+        return []
+    return ["# features before whitening; files for safetensors, onnx and pt2 include it"]
 
 
 def _small_stem(loaded: LoadedEncoder) -> bool:

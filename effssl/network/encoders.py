@@ -11,49 +11,88 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from effssl.network.small import SmallEncoder, small_width
+from effssl.network.patches import PatchEncoder, Pixels, patch_filters, pixels_side, region_means
+from effssl.network.readout import Readout
+from effssl.network.small import DERIVED_STEMS, SmallEncoder, small_width
 from effssl.runtime.errors import RequestError, did_you_mean
 
+LARGE_IMAGE = 64  # side in pixels above which small encoders have a stem of stride 4
 SMALL_IMAGE = 64  # side in pixels up to which a ResNet gets the stem for small images
+REGIONS = 2  # a feature map becomes the means of 2×2 regions
 RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
 CLASSIFIERS = ("fc", "classifier", "head", "heads")  # torchvision's names of the last layer
 
 
 class Encoder(nn.Module):
-    """f: normalized images N×3×S×S → features h, N×dim; `stages()` lets terms share a part of it.
+    """f: normalized images N×3×S×S → features h, N×h_dim; `stages()` lets terms share a part of it.
 
-    `backbone` is the module whose state dict is saved, with the key names of its library.
+    `backbone` is the module whose state dict is saved, with the key names of its library. A finished encoder may have a
+    `readout`, which joins and whitens features: then it gives N×dim numbers in place of h.
     """
 
     def __init__(self, backbone: nn.Module, dim: int) -> None:
         super().__init__()
         self.backbone = backbone
-        self.dim = dim
+        self.h_dim = dim
+        self.readout: Readout | None = None
+
+    @property
+    def dim(self) -> int:
+        """Width of what the encoder gives."""
+        return self.h_dim if self.readout is None else self.readout.dim
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether the backbone is a ResNet, whose stages have torchvision's names."""
+        names = ("conv1", "bn1", "relu", "maxpool", "avgpool", *RESNET_STAGES)
+        return all(hasattr(self.backbone, name) for name in names)
 
     def stages(self) -> list[nn.Module]:
         """The backbone as a sequence of modules: stem and four blocks of a ResNet, or the whole of another network."""
         b = self.backbone
-        if not all(hasattr(b, name) for name in ("conv1", "bn1", "relu", "maxpool", "avgpool", *RESNET_STAGES)):
+        if not self.has_stages:
             return [b]
         stem = nn.Sequential(b.conv1, b.bn1, b.relu, b.maxpool)  # type: ignore[arg-type]
         blocks = [getattr(b, name) for name in RESNET_STAGES]
         return [stem, *blocks[:-1], nn.Sequential(blocks[-1], b.avgpool, nn.Flatten(1))]  # type: ignore[arg-type]
 
+    def joined(self, x: Tensor, maps: bool = True) -> Tensor:
+        """h, and the means of 2×2 regions of the last two stages' maps, N×D; h alone where there are no stages."""
+        if not (maps and self.has_stages):
+            return self.backbone(x)
+        *early, last = self.stages()
+        for stage in early:
+            x = stage(x)
+        late = last[0](x)  # type: ignore[index]
+        h = last[1:](late)  # type: ignore[index]
+        return torch.cat([h, *(region_means(y, REGIONS).flatten(1) for y in (late, x))], 1)
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.backbone(x)
+        if self.readout is None:
+            return self.backbone(x)
+        return self.readout(x, self.joined(x, self.readout.options.maps))
 
 
 def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
-    """Build a randomly initialized encoder by name."""
+    """Build a randomly initialized encoder by name; a stem that is computed from images is still zero."""
+    if stem in DERIVED_STEMS and not small_width(name):
+        raise RequestError(f"a stem of {stem} filters is for the encoders tiny and small, not for {name}")
     if width := small_width(name):
-        small = SmallEncoder(width, first_block=name.startswith("small"))
+        kind = stem if stem in DERIVED_STEMS else "learned"
+        small = SmallEncoder(width, name.startswith("small"), kind, large_images=image_size > LARGE_IMAGE)
         return Encoder(small, small.dim)
+    if side := pixels_side(name):
+        return Encoder(Pixels(side), 3 * side**2)
+    if filters := patch_filters(name):
+        patches = PatchEncoder(filters)
+        return Encoder(patches, patches.dim)
     if name.startswith("timm:"):
         return _from_timm(name.removeprefix("timm:"), image_size)
     if name not in model_names():
         raise RequestError(
             f"unknown encoder {name!r}{did_you_mean(name, model_names())}; "
-            "use small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, or timm:<name>"
+            "use small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, timm:<name>, patches "
+            "or pixels"
         )
     from torchvision import models
 
@@ -97,7 +136,7 @@ def model_names() -> list[str]:
     """Names of our own encoders and of torchvision's classifiers."""
     from torchvision import models
 
-    return ["small", "tiny", *models.list_models(module=models)]
+    return ["small", "tiny", "patches", "pixels", *models.list_models(module=models)]
 
 
 def _drop_classifier(model: nn.Module) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from effssl.data.decoding import RESAMPLE
 from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments
 from effssl.network.loaded import LoadedEncoder, freeze, is_encoder_file, load_encoder
+from effssl.network.patches import patch_filters, pixels_side
 from effssl.network.small import small_width
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import say
@@ -39,11 +40,13 @@ class LoadOptions(TypedDict, total=False):
     encoder: str  # architecture of a weight file that does not name it
     weights: str  # of a model given by name: "default" or "random"
     image_size: int
+    whiten: str  # off: h itself, of an encoder whose features are whitened
 
 
 def open_foreign(source: str, encoder: str = "", weights: str = "default", image_size: int = 0) -> LoadedEncoder:
     """Load an encoder from a weight file or by the name of a model; frozen and in eval mode."""
     path = Path(source).expanduser()
+    about: dict[str, Any]
     if weights not in ("default", "random"):
         raise RequestError(f"weights are default or random, not {weights!r}")
     if image_size < 0:
@@ -56,12 +59,25 @@ def open_foreign(source: str, encoder: str = "", weights: str = "default", image
         return load_weight_file(path, encoder, image_size)[0]
     if path.suffix in FILES or "/" in source:
         raise RequestError(f"no run folder or weight file at {source}")
+    if side := pixels_side(source):
+        refuse_flags(source, encoder=encoder, weights=weights)
+        # Pixels need no normalization but a common scale: gray has the feature 0.
+        about = {
+            "encoder": source,
+            "stem": "auto",
+            "mean": (0.5,) * 3,
+            "std": (0.25,) * 3,
+            "image_size": image_size or side,
+        }
+        return freeze(build_encoder(source, about["image_size"]), about | {"share": 1.0})
+    if patch_filters(source):
+        raise RequestError(f"{source} computes its filters from images: effssl pretrain --encoder {source} --data …")
     small = bool(small_width(source))
     if not (small or source.startswith("timm:")) and source not in (known := model_names()):
         near = did_you_mean(source, known)
         raise RequestError(f"no run folder, weight file or torchvision model named {source!r}{near}")
     refuse_flags(source, encoder=encoder)
-    about: dict[str, Any] = {"encoder": source, "stem": "auto", "mean": MEAN, "std": STD, "weights": weights}
+    about = {"encoder": source, "stem": "auto", "mean": MEAN, "std": STD, "weights": weights}
     if weights == "random":
         about |= {"image_size": image_size or (32 if small else SIZE), "seed": SEED}
         with seeded(SEED, "random weights"):

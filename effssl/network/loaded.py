@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.data.image_files import upright_rgb
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
+from effssl.network.options import Readout as ReadoutOptions
+from effssl.network.readout import Readout
 from effssl.runtime.errors import RequestError
 
+READOUT = "readout."  # prefix of the readout's tensors in an encoder file
 CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
 
 
@@ -32,12 +36,17 @@ class LoadedEncoder(nn.Module):
 
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
         super().__init__()
-        self.encoder, self.about, self.dim = encoder, about, encoder.dim
+        self.encoder, self.about = encoder, about
         self.size: int = about["image_size"]
         self.filter: str = about.get("filter", "bilinear")
         # Side of the center crop as a share of the shorter side: all of it for small images, else the usual share.
         self.share: float = about.get("share", 1.0 if self.size <= SMALL_IMAGE else CENTER)
         self.projector: nn.Module | None = None
+
+    @property
+    def dim(self) -> int:
+        """Width of the features."""
+        return self.encoder.dim
 
     @property
     def backbone(self) -> nn.Module:
@@ -47,7 +56,7 @@ class LoadedEncoder(nn.Module):
     @property
     def device(self) -> torch.device:
         """The device that holds the weights."""
-        return next(self.parameters()).device
+        return next(iter(self.state_dict().values()), torch.empty(0)).device
 
     def preprocess(self, images: Tensor) -> Tensor:
         """Raw images N×3×H×W → normalized N×3×size×size."""
@@ -66,6 +75,13 @@ class LoadedEncoder(nn.Module):
         other = copy.copy(self)
         other.share, other.filter = share, filter
         return other
+
+    def without_whitening(self) -> LoadedEncoder:
+        """The same encoder with h as its features; itself where they are not whitened."""
+        if self.encoder.readout is None:
+            return self
+        plain = {key: value for key, value in self.about.items() if key != "readout"}
+        return freeze(Encoder(self.encoder.backbone, self.encoder.h_dim), plain)
 
     def project(self, h: Tensor) -> Tensor:
         """z = g(h), where the run folder holds the projector: N×z_dim."""
@@ -96,7 +112,11 @@ def pil_to_tensor(image: Image.Image) -> Tensor:
 
 def dump_encoder(encoder: Encoder, about: dict[str, Any]) -> bytes:
     """The bytes of encoder.safetensors: weights and metadata."""
-    tensors = {key: value.detach().cpu().contiguous() for key, value in encoder.backbone.state_dict().items()}
+    tensors = encoder.backbone.state_dict()
+    if encoder.readout is not None:
+        tensors |= {READOUT + key: value for key, value in encoder.readout.state_dict().items()}
+        about = about | {"readout": asdict(encoder.readout.options)}
+    tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     return save(tensors, metadata={"effssl": json.dumps(about)})
 
 
@@ -120,7 +140,12 @@ def load_encoder(path: str | Path) -> LoadedEncoder:
     except (SafetensorError, KeyError, OSError, json.JSONDecodeError) as error:
         raise RequestError(f"{path} is not an encoder file of effssl: {error}") from None
     encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
+    of_readout = {key: tensors.pop(key) for key in list(tensors) if key.startswith(READOUT)}
     encoder.backbone.load_state_dict(tensors)
+    if of_readout:
+        readout = Readout(ReadoutOptions(**about["readout"]), len(of_readout[f"{READOUT}whitening.mean"]))
+        readout.load_state_dict({key.removeprefix(READOUT): value for key, value in of_readout.items()})
+        encoder.readout = readout
     return freeze(encoder, about)
 
 

@@ -16,9 +16,9 @@ class Network(nn.Module):
         super().__init__()
         self.encoder = encoder
         hidden = [projector.hidden] * (projector.layers - 1)
-        widths = [encoder.dim, *hidden, projector.out] if projector.layers else [encoder.dim]
+        widths = [encoder.h_dim, *hidden, projector.out] if projector.layers else [encoder.h_dim]
         self.projector = mlp(widths, projector.norm, projector.output_norm)
-        self.h_dim = encoder.dim
+        self.h_dim = encoder.h_dim
         self.z_dim = widths[-1]
         self.hidden = projector.hidden
 

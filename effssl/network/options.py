@@ -21,3 +21,17 @@ class Projector:
     """batch norm after each hidden layer"""
     output_norm: bool = False
     """batch norm after the last layer too"""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """Features of the finished encoder, with `--whiten on`: computed from the training images, without labels."""
+
+    maps: bool = True
+    """join the means of 2×2 regions of the last two feature maps to h"""
+    patches: Count = 0
+    """number of k-means patch filters whose pooled responses are joined too; 0 is none"""
+    patch_stride: Positive = 1
+    """pixels between two patches"""
+    dim: Positive = 256
+    """whitened features that are kept of the encoder, and as many of the patches"""

@@ -7,7 +7,11 @@ import re
 import torch
 from torch import Tensor, nn
 
+from effssl.network.patches import kmeans_filters, pca_filters, sample_patches
+
 WIDTH = 16
+DERIVED_STEMS = ("pca", "kmeans")
+"""Stems that are computed from the training images."""
 
 
 def small_width(name: str) -> int:
@@ -65,23 +69,51 @@ class SmallEncoder(nn.Module):
 
     At 32 pixels the blocks work on 16, 8, 4 and 2 pixels, so that most weights and little of the arithmetic lie
     where features are abstract. The first block can be left out: it has few weights and takes a quarter of a step.
+
+    A stem of PCA or k-means filters is computed from the training images (`derive`): filters of both signs, no batch
+    norm; for images above 64 pixels 6×6 with stride 4.
     """
 
-    def __init__(self, width: int = WIDTH, first_block: bool = True) -> None:
+    def __init__(
+        self, width: int = WIDTH, first_block: bool = True, stem: str = "learned", large_images: bool = False
+    ) -> None:
         super().__init__()
         self.dim = 8 * width
-        self.conv1 = nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.stem = stem
+        side, stride = (6, 4) if large_images and stem != "learned" else (3, 2)
+        channels = width if stem == "learned" else 2 * min(width, 3 * side**2)  # filters of both signs
+        self.conv1 = nn.Conv2d(3, channels, side, stride, padding=1, bias=stem != "learned")
+        self.bn1 = nn.BatchNorm2d(width) if stem == "learned" else nn.Identity()
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity()
-        self.layer1 = nn.Sequential(*([Block(width, width, 1)] if first_block else []))
-        self.layer2 = nn.Sequential(Block(width, 2 * width, 2))
+        self.layer1 = nn.Sequential(*([Block(channels, channels, 1)] if first_block else []))
+        self.layer2 = nn.Sequential(Block(channels, 2 * width, 2))
         self.layer3 = nn.Sequential(Block(2 * width, 4 * width, 2))
         self.layer4 = nn.Sequential(Block(4 * width, 8 * width, 2))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if stem != "learned":
+            self.conv1.requires_grad_(False)
+
+    @torch.no_grad()
+    def derive(self, images: Tensor, generator: torch.Generator, train_stem: bool = False) -> None:
+        """Compute the stem's filters from a sample of normalized images, N×3×S×S; they are fixed unless told."""
+        if self.stem == "learned":
+            return
+        half = len(self.conv1.weight) // 2
+        patches = sample_patches(images, self.conv1.kernel_size[0], generator)
+        if self.stem == "pca":
+            filters, mean = pca_filters(patches, half)
+        else:
+            filters, mean = kmeans_filters(patches, half, generator)
+            filters = filters / ((patches - mean) @ filters.T).std(0)[:, None]
+        offset = -filters @ mean
+        assert self.conv1.bias is not None
+        self.conv1.weight.copy_(torch.cat([filters, -filters]).view_as(self.conv1.weight))
+        self.conv1.bias.copy_(torch.cat([offset, -offset]))
+        self.conv1.requires_grad_(train_stem)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu(self.bn1(self.conv1(x)))

@@ -98,6 +98,40 @@ class MoCoOptions(TermOptions):
 
 
 @dataclass(frozen=True)
+class VICRegOptions(TermOptions):
+    """Pull views together, keep the variance of every dimension of z and decorrelate them."""
+
+    invariance: NonNegative = 25.0
+    """λ, weight of the squared distance of views"""
+    variance: NonNegative = 25.0
+    """μ, weight of the hinge that keeps the standard deviation of each dimension at 1 or above"""
+    covariance: NonNegative = 1.0
+    """ν, weight of the squared covariances of different dimensions"""
+
+
+@dataclass(frozen=True)
+class TCROptions(TermOptions):
+    """Pull views to their mean and maximize the total coding rate of the batch (EMP-SSL)."""
+
+    invariance: NonNegative = 200.0
+    """λ, weight of 1 − cos between a view and the mean over views"""
+    epsilon_squared: Small = 0.2
+    """ε², the squared distortion of the coding rate; smaller counts small differences of images too"""
+
+
+@dataclass(frozen=True)
+class SIGRegOptions(TermOptions):
+    """Pull views to their mean and make z normally distributed along random directions (LeJEPA)."""
+
+    regularization: Share = 0.05
+    """λ, share of the test of normality in the loss; the rest is the squared distance of views to their mean"""
+    slices: Positive = 256
+    """random directions, new ones in every step"""
+    knots: Annotated[int, Between(2)] = 17
+    """points of the characteristic function that the test compares"""
+
+
+@dataclass(frozen=True)
 class LabelOptions(TermOptions):
     """What the terms that learn from labels share."""
 
@@ -178,6 +212,20 @@ class JigsawOptions(TermOptions):
 
 
 @dataclass(frozen=True)
+class WordsOptions(TermOptions):
+    """Predict from every view the visual words (k-means patches) of the whole image."""
+
+    pretext: ClassVar[bool] = True
+    weight: NonNegative = 10.0
+    filters: Positive = 128
+    """number of visual words"""
+    stride: Positive = 2
+    """pixels between two patches"""
+    dim: Positive = 256
+    """whitened numbers that are predicted"""
+
+
+@dataclass(frozen=True)
 class TermEntry:
     """A term by its name: its options, and where its class is found or the class itself."""
 
@@ -192,12 +240,16 @@ TERMS: dict[str, TermEntry] = {
     "simsiam": TermEntry(SimSiamOptions, "effssl.objectives.simsiam:SimSiam"),
     "swav": TermEntry(SwAVOptions, "effssl.objectives.swav:SwAV"),
     "moco": TermEntry(MoCoOptions, "effssl.objectives.moco:MoCo"),
+    "vicreg": TermEntry(VICRegOptions, "effssl.objectives.vicreg:VICReg"),
+    "tcr": TermEntry(TCROptions, "effssl.objectives.tcr:TCR"),
+    "sigreg": TermEntry(SIGRegOptions, "effssl.objectives.sigreg:SIGReg"),
     "supcon": TermEntry(SupConOptions, "effssl.objectives.supcon:SupCon"),
     "supervised": TermEntry(SupervisedOptions, "effssl.objectives.supervised:Supervised"),
     "rotation": TermEntry(RotationOptions, "effssl.objectives.rotation:Rotation"),
     "rotation_supcon": TermEntry(RotationSupConOptions, "effssl.objectives.rotation_forms:RotationSupCon"),
     "rotation_cosine": TermEntry(RotationCosineOptions, "effssl.objectives.rotation_forms:RotationCosine"),
     "jigsaw": TermEntry(JigsawOptions, "effssl.objectives.jigsaw:Jigsaw"),
+    "words": TermEntry(WordsOptions, "effssl.objectives.words:Words"),
 }
 """Every term an objective can name: its options above, a line here, and a file of this folder."""
 

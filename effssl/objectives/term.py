@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ class RunInfo:
     steps_per_epoch: int = 1
     labels: Tensor | None = None  # of all training images, on the CPU
     classes: int = 0
+    sample: Callable[[], Tensor] | None = None  # some training images, N×3×S×S, center-cropped and normalized
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,11 @@ def about(name: str) -> str:
     return "; ".join(str(values[key]) for key in DOCUMENT_KEYS if key in values)
 
 
+def score(name: str) -> str:
+    """What a recipe reached, on one line."""
+    return str(read_yaml(FOLDER / f"{name}.yaml")["score"])
+
+
 def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
     """The recipe that `auto` stands for: the paper's where there is an accelerator, one for CPUs otherwise.
 
@@ -51,14 +56,18 @@ def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
     """
     terms, known = list(terms), set(names())
     base = base_term(terms)
-    small = data == "digits" or data.endswith((".npy", ".npz"))
-    family = data if data in NAMED_SETS else "cifar10" if small else "images"
+    family = data if data in NAMED_SETS else "cifar10" if is_small(data) else "images"
     families = (family, "imagenet100", "cifar10") if accelerator else ("cpu",)
     fitting = [f"{family}-{term}" for term in (base, FALLBACK) for family in families]
     name = next(name for name in fitting if name in known)
     efficient = f"{name}-efficient"
     measured = EFFICIENT_WITH in terms and name.endswith(f"-{base}")  # not of the fallback
     return efficient if measured and efficient in known else name
+
+
+def is_small(data: str) -> bool:
+    """Whether a data set holds small images of one size, by its name."""
+    return data in (*NAMED_SETS, "digits") or data.endswith((".npy", ".npz"))
 
 
 def published_form(name: str) -> str:

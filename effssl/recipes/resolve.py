@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 from effssl.augment.options import ViewGroup
 from effssl.config import Config, config_type
 from effssl.objectives.expression import parse
-from effssl.recipes.catalog import choose, published_form, read
+from effssl.recipes.budgets import RUNG, parse_budget, recipe_for_budget
+from effssl.recipes.catalog import choose, published_form, read, score
 from effssl.runtime.errors import RequestError
 from effssl.schema import build, check, merge, read_yaml, written_by
 
@@ -40,8 +42,10 @@ class _Given:
         return build(config_type(), self.flags, "request", config)
 
 
-def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: bool = False) -> Plan:
+def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: bool = False, speed: float = 1.0) -> Plan:
     """Turn flags (a nested mapping of what was really given) and a config file into a complete plan.
+
+    `speed` of this machine, relative to the one that recipes for budgets were measured on, scales a time budget.
 
     >>> plan = resolve({"data": "cifar10", "objective": "simsiam + 0.1*rotation", "epochs": 5})
     >>> plan.weights, plan.config.recipe
@@ -50,12 +54,13 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     request = _read(flags, file)
     asked = request.over(config_type()())
     # Terms of weight 0 are left out before a recipe is chosen: byol+0*rotation is byol.
-    name = choose(asked.data, _nonzero(asked), accelerator) if asked.recipe == "auto" else asked.recipe
+    name = _choose_recipe(asked, request, accelerator, speed)
     base = asked if request.complete else build(config_type(), read(name), f"recipe {name}")
     config = dataclasses.replace(request.over(base), recipe=name)
     notes = [_recipe_note(name, asked.recipe)]
     config = _scale_lr(config, base, request, notes)
     config = _shorten_warmup(config, base, request, notes)
+    config = _whiten_patches(config, request)
     weights = _nonzero(config)
     for term in parse(config.objective):
         if term not in weights:
@@ -87,18 +92,58 @@ def _nonzero(config: Config) -> dict[str, float]:
     return nonzero
 
 
+def _choose_recipe(asked: Config, request: _Given, accelerator: bool, speed: float) -> str:
+    """The recipe that was asked for, or the one that fits."""
+    if asked.recipe != "auto":
+        return asked.recipe
+    if not accelerator and _on_dial(merge(request.file, request.flags)):
+        return recipe_for_budget(asked.data, parse_budget(asked.budget), speed)
+    return choose(asked.data, _nonzero(asked), accelerator)
+
+
+def uses_dial(flags: Mapping[str, Any], file: Path | None = None) -> bool:
+    """Whether a request leaves all but its time to us: a budget, and neither recipe, objective nor encoder."""
+    return _on_dial(merge(read_yaml(file) if file else {}, flags))
+
+
+def _on_dial(given: Mapping[str, Any]) -> bool:
+    return bool(given.get("budget")) and not given.keys() & {"objective", "encoder", "recipe", "versions"}
+
+
+def _whiten_patches(config: Config, request: _Given) -> Config:
+    """k-means patches are compared by their whitened features, unless told otherwise."""
+    if not config.encoder.startswith("patches") or "whiten" in merge(request.file, request.flags):
+        return config
+    return dataclasses.replace(config, whiten="on")
+
+
 def _recipe_note(name: str, asked: str) -> str:
+    if RUNG.fullmatch(name) and asked == "auto":
+        return f"recipe {name}, by the budget. Expect: {score(name)}"
     published = published_form(name) if asked == "auto" else ""
     return f"recipe {name}" + (f"; --recipe {published} has the published form of rotation" if published else "")
 
 
 def _scale_lr(config: Config, base: Config, request: _Given, notes: list[str]) -> Config:
-    """A recipe's learning rate holds for its batch size; it is proportional to it."""
-    if "lr" in merge(request.file, request.flags) or config.batch_size == base.batch_size:
+    """A recipe's learning rate holds for its batch size: proportional to it, or for adamw and muon to its root."""
+    given, optimizer = merge(request.file, request.flags), config.optimizer
+    old, new = base.batch_size, config.batch_size
+    if new == old:
         return config
-    lr = base.lr * config.batch_size / base.batch_size
-    notes.append(f"lr {base.lr:g} holds for batch {base.batch_size}; scaled to {lr:g} for batch {config.batch_size}")
-    return dataclasses.replace(config, lr=lr)
+
+    def scaled(name: str, lr: float) -> float:
+        by_root = optimizer.name in ("adamw", "muon")
+        result = lr * math.sqrt(new / old) if by_root else lr * new / old
+        how = ", by the square root of their ratio" if by_root else ""
+        notes.append(f"{name} {lr:g} holds for batch {old}; scaled to {result:g} for batch {new}{how}")
+        return result
+
+    if "lr" not in given:
+        config = dataclasses.replace(config, lr=scaled("lr", base.lr))
+    if optimizer.name == "muon" and "adamw_lr" not in given.get("optimizer", {}):
+        adamw_lr = scaled("optimizer.adamw_lr", base.optimizer.adamw_lr)
+        config = dataclasses.replace(config, optimizer=dataclasses.replace(optimizer, adamw_lr=adamw_lr))
+    return config
 
 
 def _shorten_warmup(config: Config, base: Config, request: _Given, notes: list[str]) -> Config:
@@ -137,8 +182,8 @@ def check_combinations(config: Config) -> None:
         raise RequestError(f"schedule.milestones is {list(schedule.milestones)}; each is a share above 0 and below 1")
     if config.augment.blur_kernel and config.augment.blur_kernel % 2 == 0:
         raise RequestError(f"augment.blur_kernel is {config.augment.blur_kernel}; it must be odd")
-    if optimizer.nesterov and (optimizer.name != "sgd" or optimizer.momentum == 0):
-        raise RequestError("optimizer.nesterov needs sgd with momentum")
+    if optimizer.nesterov and (optimizer.name not in ("sgd", "muon") or optimizer.momentum == 0):
+        raise RequestError("optimizer.nesterov needs sgd with momentum, or muon with momentum")
     for name, group in config.views.named().items():
         _check_views(f"views.{name}", group)
 

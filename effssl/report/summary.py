@@ -24,7 +24,7 @@ NAMES = {
     "loss": "sum", "knn": "kNN", "std_h": "features h", "std_z": "projections z",
     "rank_h": "features h", "rank_z": "projections z", "lr": "lr",
 }  # fmt: skip
-NOT_CURVES = re.compile(r"epoch|step|images|seconds|flops|sampled|chance/.*")
+NOT_CURVES = re.compile(r"epoch|step|images|seconds|flops|sampled|(chance|baseline)/.*")
 
 
 def summarize(run: RunFolder) -> dict[str, Any]:
@@ -100,7 +100,13 @@ def _knn_score(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, An
     gain = f"{values[-1] - values[0]:+.1f} over the untrained network" if len(values) > 1 else "the untrained network"
     config = run.config
     protocol = _digest(config.data, config.subset, config.classes, config.health)
-    return [_score("kNN, validation", values[-1], gain, [], protocol)]
+    found = [_score("kNN, validation", values[-1], gain, [], protocol)]
+    costs_nothing = {"untrained network": values[0]} if len(values) > 1 else {}
+    costs_nothing |= {key.removeprefix("baseline/"): lines[0][key] for key in lines[0] if key.startswith("baseline/")}
+    return found + [
+        _score(f"kNN of {name}, validation", value, "costs nothing", [], protocol)
+        for name, value in costs_nothing.items()
+    ]
 
 
 def _task_scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import time
 from dataclasses import dataclass
 from itertools import islice
@@ -27,7 +26,6 @@ from effssl.runtime.distribution import mean_over_processes
 from effssl.runtime.errors import RequestError
 from effssl.training.trainer import Trainer
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 TIMING_POINTS = 20  # points of the run at which a step is timed
 TIMED_STEPS = 3  # steps that are timed of each kind, after one that is not
 EVALUATIONS = 0.05  # share of the budget that evaluations of the representation may take
@@ -36,21 +34,6 @@ SIDES = (128, 96, 64, 48, 32)  # views of photographs that are considered, the l
 MIN_STEPS = 20  # steps that are a run
 REPORT_SECONDS = 5.0  # seconds that are reserved for the report, but at most a twentieth of the budget
 MIN_EPOCHS = 20  # epochs that a run should have before larger views are worth their cost
-
-
-def parse_budget(text: str) -> float:
-    """Seconds of a budget like 90s, 10m, 2h or 1h30m.
-
-    >>> parse_budget("10m"), parse_budget("1h30m"), parse_budget("1.5h")
-    (600.0, 5400.0, 5400.0)
-    """
-    parts = re.fullmatch(r"(?:\d+(?:\.\d+)?[smhd])+", text.strip())
-    if not parts:
-        raise RequestError(f"a budget of {text!r} is not a time; write 90s, 10m, 2h or 1h30m")
-    seconds = sum(float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+)([smhd])", text))
-    if seconds <= 0:
-        raise RequestError("a budget of no time leaves nothing to train in")
-    return seconds
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,17 @@ from effssl.config import Config
 from effssl.data import Data
 from effssl.data.images import Images
 from effssl.data.loader import Batching, ViewLoader, ViewSpec
+from effssl.data.sample import sampler
 from effssl.network.encoders import Encoder, build_encoder, refused
 from effssl.network.network import Network
+from effssl.network.patches import PatchEncoder
+from effssl.network.small import DERIVED_STEMS, SmallEncoder
 from effssl.objectives.objective import Objective, build_terms, groups_read
 from effssl.objectives.term import RunInfo
 from effssl.recipes.resolve import Plan
 from effssl.runtime.distribution import local_rows
-from effssl.runtime.randomness import seeded
+from effssl.runtime.errors import RequestError
+from effssl.runtime.randomness import generator, seeded
 from effssl.training.clock import Clock
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,8 +57,10 @@ def build_objective(
         steps_per_epoch=Clock.of(config, len(data.train) if data else config.batch_size).steps_per_epoch,
         labels=data.train.labels if data else None,
         classes=len(data.train.classes) if data else 0,
+        sample=sampler(data.train, config.image_size, config.augment, config.seed) if data else None,
     )
     network = network or build_network(config)
+    derive_filters(network.encoder, config, info)
     check_sides(config, groups, network)
     terms = build_terms({name: getattr(config, name) for name in plan.weights}, network, info)
     objective = Objective(network, terms, plan.weights, groups)
@@ -64,9 +70,21 @@ def build_objective(
         for module in objective.modules():
             if isinstance(module, Encoder):
                 module.compile(dynamic=False)  # one program per size of views; names of weights stay as they are
-    if config.precision != "float32":
+    if config.precision in PRECISIONS:  # auto is settled by a run; what only counts or tries steps stays in float32
         objective.autocast = partial(torch.autocast, device.type, PRECISIONS[config.precision])
     return objective
+
+
+def derive_filters(encoder: Encoder, config: Config, info: RunInfo) -> None:
+    """Compute the filters of an encoder that has them from a sample of the training images."""
+    backbone = encoder.backbone
+    derived = isinstance(backbone, SmallEncoder) and backbone.stem in DERIVED_STEMS
+    if not (derived or isinstance(backbone, PatchEncoder)):
+        return
+    if info.sample is None:
+        raise RequestError(f"the filters of {config.encoder} are computed from the training images; give data")
+    assert isinstance(backbone, (SmallEncoder, PatchEncoder))
+    backbone.derive(info.sample(), generator(config.seed, "filters"), config.train_stem)
 
 
 def check_sides(config: Config, groups: dict[str, ViewGroup], network: Network) -> None:

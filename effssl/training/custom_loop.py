@@ -19,6 +19,7 @@ from effssl.runtime.device import pick_device
 from effssl.runtime.errors import RequestError
 from effssl.training.build import add_projector, build_loader, build_objective
 from effssl.training.clock import Clock
+from effssl.training.precision import with_precision
 from effssl.training.pretraining import fit_to_data
 
 
@@ -33,10 +34,13 @@ def objective(
         data: what is trained on, where a term uses labels or the size of views is to be taken from it
         device: where the weights are stored; default: where the module is, else the CPU
         settings: as in `pretrain`: image_size, batch_size, epochs, seed, projector={"out": 64}, byol={"momentum": 0.9};
-            a recipe whose views grow with the run does so only if `epochs` says how long that is
+            a recipe whose views grow with the run does so only if `epochs` says how long that is; one with precision
+            auto is in float32 here, where no steps are tried
     """
     here = next((p.device for p in encoder.parameters()), None) if isinstance(encoder, nn.Module) else None
     place = pick_device(device or str(here or "cpu"))
+    if settings.get("precision") == "auto":
+        raise RequestError("precision auto is for pretrain, which tries some steps; here choose float32, bf16 or fp16")
     flags = settings | {"objective": expression, "data": data if isinstance(data, str) else data.name}
     if "epochs" not in settings:  # the length of the loop is not known, so views cannot grow with it
         flags["schedule"] = {"grow_from": 1.0} | settings.get("schedule", {})
@@ -54,6 +58,8 @@ def objective(
     if isinstance(encoder, nn.Module):
         width = feature_size(encoder, plan.config.image_size, type(encoder).__name__)
         network = add_projector(Encoder(encoder, width), plan.config)
+    if plan.config.precision == "auto":  # by a recipe
+        plan = with_precision(plan, "float32", "steps are not tried in a loop of your own")
     return build_objective(plan, place, opened, network)
 
 

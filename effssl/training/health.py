@@ -12,10 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from effssl.data.images import Images
+from effssl.data.sample import sampler
 from effssl.features.extract import Features, run_over
 from effssl.features.knn import knn_accuracy
+from effssl.features.whitening import first_images, patch_encoder
+from effssl.network.encoders import Encoder, build_encoder
 from effssl.network.loaded import LoadedEncoder
 from effssl.network.network import Network
+from effssl.network.patches import PIXELS
+from effssl.network.readout import Readout
 from effssl.runtime.distribution import gather_uneven, rank, world_size
 from effssl.runtime.errors import RunFailed
 from effssl.runtime.randomness import generator
@@ -29,6 +34,7 @@ SAMPLE = 2000  # features that spread and rank are measured on: enough to be sta
 MIN_IMAGES = 10  # with fewer images even a healthy network shows hardly any direction
 UNLABELLED = 1000  # images that are evaluated where there are no labels
 LEARNED = 0.2  # of the way from chance to perfect, at which a task counts as learned
+BASELINE_PATCHES = "patches-100"  # enough for a yardstick, and quick
 GAIN = 1.0  # points of kNN accuracy over the untrained network that count as learning
 
 
@@ -83,8 +89,11 @@ class Monitor:
         labelled = data.train.labels is not None
         fit, validation = data.validation() if labelled else (data.train, data.train)
         # Without labels there is nothing to vote on, and only the spread of some images is measured.
-        self.bank = sample(fit, config.health.bank if labelled else 0)
-        self.queries = sample(validation, config.health.queries if labelled else UNLABELLED)
+        self.whitened = config.whiten == "on"
+        self.bank = first_images(fit, config.health.bank if labelled or self.whitened else 0)
+        self.queries = first_images(validation, config.health.queries if labelled else UNLABELLED)
+        self.readout: Readout | None = None
+        self._patch_features: dict[str, Tensor] = {}  # of bank and queries; they never change
 
     def evaluate(self, line: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Figures of the representation; after training, with the line of the epoch, a verdict too."""
@@ -103,33 +112,79 @@ class Monitor:
         was_training = network.training
         network.eval()
         try:
-            queries = self._features(network, self.queries)
+            queries = self._features(network.encoder, self.queries)
             device = next(network.parameters()).device
-            h = queries.h[:SAMPLE]
+            h = queries.h[:SAMPLE, : network.h_dim]
             z = network.g(h.to(device)).float().cpu()
             if not (torch.isfinite(h).all() and torch.isfinite(z).all()):
                 raise RunFailed("the network's features are not finite; try a smaller --lr or a longer warm-up")
             knn = None
-            if queries.labels is not None and len(self.bank):
-                knn = knn_accuracy(self._features(network, self.bank), queries)
+            if len(self.bank):
+                bank = self._features(network.encoder, self.bank)
+                if self.whitened:
+                    self._fit_readout(network.encoder, bank.h)
+                if queries.labels is not None:
+                    knn = knn_accuracy(self._read_out(bank, "bank"), self._read_out(queries, "queries"))
         finally:
             network.train(was_training)
         return Representation(spread(h), spread(z), effective_rank(h), effective_rank(z), knn, len(h))
 
-    def _features(self, network: Network, images: Images) -> Features:
+    @torch.no_grad()
+    def baselines(self) -> dict[str, float]:
+        """kNN accuracy of what costs nothing, on the same images: pixels and k-means patches; none without labels."""
+        if self.queries.labels is None or not len(self.bank):
+            return {}
+        pixels = LoadedEncoder(build_encoder("pixels", PIXELS), self.about | {"image_size": PIXELS})
+        patches = patch_encoder(self.bank, LoadedEncoder(pixels.encoder, self.about), BASELINE_PATCHES)
+        found = {}
+        for name, encoder in {"pixels": pixels, "patches": patches}.items():
+            bank, queries = self._part_features(encoder, self.bank), self._part_features(encoder, self.queries)
+            found[f"baseline/{name}"] = round(knn_accuracy(bank, queries), 4)
+        return found
+
+    def finish(self, encoder: Encoder) -> None:
+        """Give a trained encoder its readout, if it has one: that of the last evaluation."""
+        if self.whitened and self.readout is None:  # resumed after the last evaluation
+            was_training = encoder.training
+            with torch.no_grad():
+                self._fit_readout(encoder, self._features(encoder.eval(), self.bank).h)
+            encoder.train(was_training)
+        if self.readout is not None:
+            encoder.readout = self.readout.to(next(encoder.buffers()).device)
+
+    def _fit_readout(self, encoder: Encoder, joined: Tensor) -> None:
+        """Compute the whitening of joined features N×D anew, and once the patches with theirs."""
+        if self.readout is None:
+            config = self.trainer.config
+            self.readout = Readout(config.readout, joined.shape[1]).to(joined.device).eval()
+            if self.readout.patches is not None and self.readout.patch_whitening is not None:
+                images = sampler(self.trainer.data.train, config.image_size, config.augment, config.seed)
+                self.readout.patches.fit(images(), generator(config.seed, "readout"))
+                alone = Encoder(self.readout.patches, self.readout.patches.dim)
+                found = {"bank": self._features(alone, self.bank).h, "queries": self._features(alone, self.queries).h}
+                self.readout.patch_whitening.fit([found["bank"]])
+                self._patch_features = {name: self.readout.patch_whitening(h) for name, h in found.items()}
+        self.readout.whitening.fit([joined])
+
+    def _read_out(self, joined: Features, name: str) -> Features:
+        """The features that the finished encoder would give."""
+        if self.readout is None:
+            return joined
+        parts = [self.readout.whitening(joined.h)]
+        parts += [self._patch_features[name]] if self._patch_features else []
+        return Features(torch.cat(parts, 1), joined.labels, joined.rows)
+
+    def _features(self, encoder: Encoder, images: Images) -> Features:
+        """Features of all images, joined if they are whitened."""
+        on = "joined" if self.whitened and self.trainer.config.readout.maps else "h"
+        return self._part_features(LoadedEncoder(encoder, self.about), images, on)
+
+    def _part_features(self, loaded: LoadedEncoder, images: Images, on: str = "h") -> Features:
         """Features of all images; of several processes each takes its part."""
-        encoder = LoadedEncoder(network.encoder, self.about)
         mine = torch.arange(len(images)).tensor_split(world_size())[rank()]
-        part = run_over(encoder, images if world_size() == 1 else images.select(mine), lambda rows: None)
+        part = run_over(loaded, images if world_size() == 1 else images.select(mine), lambda rows: None, on=on)
         rows = gather_uneven(mine[part.rows])
         return Features(gather_uneven(part.h), None if images.labels is None else images.labels[rows], rows)
-
-
-def sample(images: Images, most: int) -> Images:
-    """At most so many of the images, always the same ones."""
-    if len(images) <= most:
-        return images
-    return images.select(torch.randperm(len(images), generator=generator(0, "health"))[:most].sort().values)
 
 
 def task_accuracies(line: Mapping[str, Any]) -> list[TaskAccuracy]:

@@ -48,8 +48,9 @@ def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget
             journal.write(line, trainer.clock.epochs)
             checkpoints.after_epoch()
     journal.close()
+    encoder = trainer.objective.network.encoder
+    monitor.finish(encoder)
     if rank() == 0:
-        encoder = trainer.objective.network.encoder
         write_atomically(run.encoder_path, dump_encoder(encoder, encoder_metadata(trainer.config)))
     barrier()
 
@@ -76,7 +77,7 @@ def begin(trainer: Trainer, run: RunFolder, journal: Journal, monitor: Monitor, 
     if rank() == 0:
         run.keep_metrics_until(trainer.position.epoch if state is not None else -1)
     if state is None:
-        journal.write({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | monitor.evaluate())
+        journal.write({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | monitor.evaluate() | monitor.baselines())
         return
     at, before = trainer.position, state["processes"]
     text = f"resuming after epoch {at.epoch} of {trainer.clock.epochs}"

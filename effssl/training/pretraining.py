@@ -14,19 +14,22 @@ import torch
 from effssl.config import differences
 from effssl.data import NAMED, Data, open_data
 from effssl.data.folder import as_listed, write_list
-from effssl.recipes.resolve import Plan, resolve
+from effssl.network.patches import patch_filters
+from effssl.recipes.budgets import parse_budget
+from effssl.recipes.resolve import Plan, resolve, uses_dial
 from effssl.run import RunFolder
 from effssl.runtime.device import pick_device
 from effssl.runtime.distribution import any_process, barrier, process_group, rank, restarted
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.memory import keep_freed_memory
-from effssl.runtime.processor import avoid_broken_amx
+from effssl.runtime.processor import avoid_broken_amx, relative_speed
 from effssl.runtime.signals import Stop, catch_signals
 from effssl.schema import read_yaml
-from effssl.training.budget import Budget, keep_earlier_choices, parse_budget
+from effssl.training.budget import Budget, keep_earlier_choices, mean_over_ranks
 from effssl.training.journal import Journal
 from effssl.training.loop import train
+from effssl.training.precision import choose_precision, keep_precision
 from effssl.training.request import Request
 from effssl.training.trainer import Trainer
 
@@ -55,14 +58,16 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
         started = time.monotonic() if request.started is None else request.started
         journal = Journal(request.quiet, request.tensorboard, writes=rank() == 0)
         device = request_device(request)
-        plan = resolve(dict(request.flags), request.config, accelerator=device.type != "cpu")
+        plan = make_plan(request, device)
         if device.type == "cpu" and plan.config.precision != "float32":
             avoid_broken_amx()
-        budget = request_budget(request, plan, started)
+        budget = None if is_computed(plan) else request_budget(request, plan, started)
         claim = claim_folder(request, plan)
         data = open_images(plan, claim)
         choose_size = not plan.config.image_size and not data.train.in_memory
         plan = fit_to_data(plan, data)
+        if plan.config.precision == "auto":
+            plan = settle_precision(plan, claim, data, device, journal)
         if budget is not None and claim.run is not None and claim.finished:
             plan = keep_earlier_choices(plan, claim.run.config, choose_size)
         elif budget is not None:
@@ -89,6 +94,28 @@ def request_device(request: Request) -> torch.device:
     if not wanted and request.config is not None:
         wanted = read_yaml(request.config).get("device")
     return pick_device(str(wanted or "auto"))
+
+
+def make_plan(request: Request, device: torch.device) -> Plan:
+    """Resolve the request; a run that is resumed keeps the recipe that its time budget chose."""
+    flags = dict(request.flags)
+    plan = resolve(flags, request.config, device.type != "cpu", request_speed(request, device))
+    folder = request.out or default_folder(plan)
+    if not (uses_dial(flags, request.config) and request.resume == "auto" and (folder / "config.yaml").is_file()):
+        return plan
+    return resolve(flags | {"recipe": RunFolder(folder).config.recipe}, request.config, device.type != "cpu")
+
+
+def request_speed(request: Request, device: torch.device) -> float:
+    """This machine's speed relative to the reference, where a time budget is to choose the recipe."""
+    if device.type != "cpu" or not uses_dial(request.flags, request.config):
+        return 1.0
+    return mean_over_ranks(relative_speed())
+
+
+def is_computed(plan: Plan) -> bool:
+    """Whether the encoder is computed from the images, with nothing to train."""
+    return bool(patch_filters(plan.config.encoder))
 
 
 def request_budget(request: Request, plan: Plan, started: float) -> Budget | None:
@@ -118,6 +145,14 @@ def fit_to_data(plan: Plan, data: Data) -> Plan:
     return dataclasses.replace(plan, config=config)
 
 
+def settle_precision(plan: Plan, claim: ClaimedFolder, data: Data, device: torch.device, journal: Journal) -> Plan:
+    """The plan with a precision in place of auto: that of an earlier attempt, or the better one on this machine."""
+    if claim.run is not None:
+        return keep_precision(plan, claim.run.config)
+    journal.say("trying some steps in float32 and bf16")
+    return choose_precision(plan, data, device)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Folder
 
@@ -141,7 +176,8 @@ def claim_folder(request: Request, plan: Plan) -> ClaimedFolder:
 def default_folder(plan: Plan) -> Path:
     """runs/<data>-<terms>-<seed>."""
     name = Path(plan.config.data).stem or "images"
-    return Path("runs") / f"{name}-{'+'.join(plan.weights)}-{plan.config.seed}"
+    what = plan.config.encoder if is_computed(plan) else "+".join(plan.weights)
+    return Path("runs") / f"{name}-{what}-{plan.config.seed}"
 
 
 def refuse_to_overwrite(folder: Path) -> None:
@@ -179,9 +215,10 @@ def create_run(claim: ClaimedFolder, plan: Plan, data: Data, journal: Journal) -
     report_unreadable(run, data, journal)
     config = plan.config
     terms = " + ".join(f"{weight:g}*{term}" for term, weight in plan.weights.items())
-    journal.say(
-        f"{len(data.train)} images at {config.image_size} px, {config.encoder} encoder, {terms}, {config.epochs} epochs"
-    )
+    how = f"{terms}, {config.epochs} epochs"
+    if is_computed(plan):
+        how = "computed from the images: nothing is trained, and the objective is not used"
+    journal.say(f"{len(data.train)} images at {config.image_size} px, {config.encoder} encoder, {how}")
     return run
 
 

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from effssl.data import Data
 from effssl.data.views import Views
+from effssl.objectives.objective import Objective
 from effssl.recipes.resolve import Plan
 from effssl.runtime.distribution import convert_sync_batchnorm, mean_over_processes, world_size
 from effssl.runtime.errors import RequestError
@@ -68,6 +69,11 @@ class Position:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
 
 
+def trainable(objective: Objective) -> bool:
+    """Whether the encoder has weights to train."""
+    return any(p.requires_grad for p in objective.network.encoder.parameters())
+
+
 class Trainer:
     """What moves in a run (objective, optimizer, scaler, clock, position) and what does not (data, configuration)."""
 
@@ -89,6 +95,8 @@ class Trainer:
         self.optimizer = build_optimizer(config.optimizer, self.objective, config.lr)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.clock = Clock.of(config, len(data.train))
+        if not trainable(self.objective):  # an encoder that is computed, not trained
+            self.clock.set_total_steps(0)
         self.loader = build_loader(self.objective, data.train, device, self.clock)
         self.position = Position()
         self.means = Means()

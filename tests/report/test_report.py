@@ -64,7 +64,10 @@ def test_everything_of_a_run(digits: Run, written: Path) -> None:
     ]  # fmt: skip
     assert found["curves"]["columns"]["loss/rotation"][1:] == [line["loss/rotation"] for line in digits.metrics()[1:]]
     assert found["curves"]["columns"]["loss"][0] is None  # the untrained network has no loss
-    assert {score["name"] for score in found["scores"]} == {"kNN, validation", "rotation accuracy", "kNN, test"}
+    costs_nothing = {f"kNN of {name}, validation" for name in ("untrained network", "pixels", "patches")}
+    assert {score["name"] for score in found["scores"]} == {
+        "kNN, validation", "rotation accuracy", "kNN, test", *costs_nothing,
+    }  # fmt: skip
     views = dict(zip(found["views"]["columns"], found["views"]["captions"], strict=True))
     assert {"image", "large 1", "rotated 1", "rotated 2"} <= views.keys()
     assert set(views["large 1"]) == {""}

@@ -17,8 +17,9 @@ import effssl
 from effssl.data import ArrayImages, Data
 from effssl.data.views import Views
 from effssl.recipes import resolve
+from effssl.recipes.budgets import parse_budget
 from effssl.runtime.errors import RequestError
-from effssl.training.budget import Budget, StepCosts, parse_budget, timed_steps
+from effssl.training.budget import Budget, StepCosts, timed_steps
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint
 from effssl.training.trainer import Trainer
 

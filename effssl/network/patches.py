@@ -1,0 +1,172 @@
+"""Filters that are computed from patches of the training images, without labels and without gradients.
+
+PCA filters are the principal components of patches (a whitening stem); k-means filters are centroids of whitened
+patches. Coates, Ng & Lee 2011.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+PATCHES = 50_000  # that filters are computed from
+ITERATIONS = 8  # of k-means
+PCA_EPSILON = 5e-3  # added to the variances of patches in a stem, in units of normalized pixels
+ZCA_EPSILON = 0.1  # added to the variances of contrast-normalized patches
+CONTRAST = 4e-3  # added to the variance within a patch: flat patches stay flat
+THRESHOLD = 0.5  # a response below it is 0, so that few of them are not
+CHUNK = 32  # images at a time: their responses stay in the cache
+FILTERS = 400  # of the encoder `patches`
+PIXELS = 16  # side of the encoder `pixels`
+WORKING_SIDE = 32  # larger images are averaged down to a side between this and twice this
+
+
+def sample_patches(images: Tensor, side: int, generator: torch.Generator, count: int = PATCHES) -> Tensor:
+    """Random square patches of images N×C×H×W, count×(C·side²)."""
+    n, _, height, width = images.shape
+    image = torch.randint(n, (count, 1, 1), generator=generator)
+    top = torch.randint(height - side + 1, (count, 1, 1), generator=generator)
+    left = torch.randint(width - side + 1, (count, 1, 1), generator=generator)
+    line = torch.arange(side)
+    patches = images.permute(0, 2, 3, 1)[image, top + line[:, None], left + line]  # count×side×side×C
+    return patches.permute(0, 3, 1, 2).flatten(1)
+
+
+def pca_filters(patches: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest principal components scaled to unit variance, count×D, and the mean patch, D."""
+    mean = patches.mean(0)
+    centered = (patches - mean).double()
+    values, vectors = torch.linalg.eigh(centered.T @ centered / len(centered))  # ascending
+    filters = (vectors / (values.clamp(min=0) + PCA_EPSILON).sqrt()).flip(1).T[:count]
+    # The sign of an eigenvector is arbitrary: the largest entry is made positive.
+    largest = filters.gather(1, filters.abs().argmax(1, keepdim=True))
+    return (filters * largest.sign()).float(), mean
+
+
+def kmeans_filters(patches: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """`count` centroids of whitened patches as filters on the patches themselves, count×D, and the mean patch, D.
+
+    Spherical k-means: a patch belongs to the centroid with the largest cosine, whatever its contrast.
+    """
+    mean = patches.mean(0)
+    centered = patches - mean
+    values, vectors = torch.linalg.eigh((centered.T @ centered / len(centered)).double())
+    whiten = (vectors * (values.clamp(min=0) + ZCA_EPSILON).rsqrt() @ vectors.T).float()
+    unit = F.normalize(centered @ whiten, dim=1)
+    centroids = F.normalize(torch.randn(count, unit.shape[1], generator=generator), dim=1)
+    for _ in range(ITERATIONS):
+        cosine, nearest = (unit @ centroids.T).max(1)
+        sums = torch.zeros_like(centroids).index_add_(0, nearest, unit * cosine[:, None])
+        lost = sums.norm(dim=1, keepdim=True) < 1e-6
+        again = torch.randn(centroids.shape, generator=generator)
+        centroids = F.normalize(torch.where(lost, again, sums), dim=1)
+    return centroids @ whiten, mean
+
+
+class PatchResponses(nn.Module):
+    """k-means patches: normalized images N×3×S×S → pooled responses N×(2·filters·pool²).
+
+    Every patch is normalized in contrast, whitened and compared with each centroid; responses of either sign beyond a
+    threshold are averaged over pool×pool regions of the image. All linear steps are one convolution.
+    """
+
+    filters: Tensor  # K×3×side×side
+    offset: Tensor  # K: the response of the mean patch
+
+    def __init__(self, filters: int, side: int = 6, stride: int = 1, pool: int = 2) -> None:
+        super().__init__()
+        self.register_buffer("filters", torch.zeros(filters, 3, side, side))
+        self.register_buffer("offset", torch.zeros(filters))
+        self.side = side
+        self.stride = stride
+        self.pool = pool
+        self.dim = 2 * filters * pool**2
+
+    @torch.no_grad()
+    def fit(self, images: Tensor, generator: torch.Generator) -> None:
+        """Compute the filters from a sample of images, N×3×S×S."""
+        patches = sample_patches(reduced(images), self.side, generator)
+        patches = patches - patches.mean(1, keepdim=True)
+        patches = patches / (patches.var(1, unbiased=False, keepdim=True) + CONTRAST).sqrt()
+        filters, mean = kmeans_filters(patches, len(self.filters), generator)
+        # Filters that sum to zero take the mean of a patch out by themselves.
+        filters = filters - filters.mean(1, keepdim=True)
+        self.filters.copy_(filters.view_as(self.filters))
+        self.offset.copy_(filters @ mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() or len(x) <= CHUNK:
+            return self.responses(x)
+        return torch.cat([self.responses(part) for part in x.split(CHUNK)])
+
+    def responses(self, x: Tensor) -> Tensor:
+        """The pooled responses of a few images."""
+        x = reduced(x)
+        means = [F.avg_pool2d(y.mean(1, keepdim=True), self.side, self.stride) for y in (x, x * x)]
+        deviation = (means[1] - means[0] ** 2).clamp(min=0).add(CONTRAST).sqrt()
+        y = F.conv2d(x, self.filters, stride=self.stride) / deviation - self.offset[:, None, None]
+        both = torch.cat([F.relu(y - THRESHOLD), F.relu(-y - THRESHOLD)], 1)
+        return region_means(both, self.pool).flatten(1)
+
+
+def reduced(x: Tensor) -> Tensor:
+    """Images averaged down by the largest whole factor that leaves at least WORKING_SIDE pixels."""
+    factor = x.shape[-1] // WORKING_SIDE
+    return F.avg_pool2d(x, factor) if factor > 1 else x
+
+
+def region_means(x: Tensor, regions: int) -> Tensor:
+    """Means over regions×regions parts of maps N×C×S×S, N×C×regions×regions; parts of odd maps overlap by a pixel."""
+    side = x.shape[-1]
+    if side < regions:
+        return F.interpolate(x, size=(regions, regions))
+    stride = side // regions
+    return F.avg_pool2d(x, side - (regions - 1) * stride, stride)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Encoders that nothing is trained in: what every other encoder has to beat
+
+
+def pixels_side(name: str) -> int:
+    """Side of the images whose pixels are the features, by the encoder's name; 0 if it is another kind.
+
+    >>> pixels_side("pixels"), pixels_side("pixels-8"), pixels_side("patches")
+    (16, 8, 0)
+    """
+    found = re.fullmatch(r"pixels(?:-([1-9]\d{0,2}))?", name)
+    return int(found[1] or PIXELS) if found else 0
+
+
+def patch_filters(name: str) -> int:
+    """Number of k-means filters of an encoder by its name; 0 if it is another kind.
+
+    >>> patch_filters("patches"), patch_filters("patches-100"), patch_filters("small")
+    (400, 100, 0)
+    """
+    found = re.fullmatch(r"patches(?:-([1-9]\d{0,4}))?", name)
+    return int(found[1] or FILTERS) if found else 0
+
+
+class Pixels(nn.Module):
+    """Normalized images N×3×S×S → their pixels at a smaller side, N×(3·side²)."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.side:
+            x = F.interpolate(x, size=(self.side, self.side), mode="bilinear", antialias=True)
+        return x.flatten(1)
+
+
+class PatchEncoder(PatchResponses):
+    """k-means patches as an encoder of their own."""
+
+    def derive(self, images: Tensor, generator: torch.Generator, train_stem: bool = False) -> None:
+        """Compute the filters from a sample of normalized images."""
+        self.fit(images, generator)
