@@ -36,8 +36,7 @@ class Features:
 def extract(encoder: LoadedEncoder, images: Images, text: str = "features", turns: int = 0, on: str = "h") -> Features:
     """Features of all images by a frozen encoder under its test transform; only unreadable files are left out.
 
-    `turns` rotates every image by so many quarter turns; `on` is h, z for the projection, or joined for h and the means
-    of late maps.
+    `turns` rotates every image by so many quarter turns; `on` is h, or z for the projection.
     """
     assert not encoder.training, "the encoder is not in eval mode"
     assert not any(p.requires_grad for p in encoder.parameters()), "the encoder is not frozen"
@@ -73,7 +72,7 @@ def feature_batches(
         if turns:
             x = rotate_quarters(x, torch.full((len(x),), turns))
         x = x.contiguous(memory_format=torch.channels_last)
-        h = encoder.encoder.joined(x) if on == "joined" else encoder.encoder(x)
+        h = encoder.encoder(x)
         yield (encoder.project(h) if on == "z" else h).float().cpu(), rows
 
 

@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from effssl.augment.options import Augment
 from effssl.data.images import Images
 from effssl.data.sample import sampler
 from effssl.features.extract import run_over
-from effssl.network.encoders import Encoder, build_encoder
+from effssl.network.encoders import Encoder, JoinedMaps, build_encoder
 from effssl.network.loaded import LoadedEncoder, freeze
+from effssl.network.options import PATCH_DIM
 from effssl.network.options import Readout as ReadoutOptions
-from effssl.network.patches import PatchEncoder
-from effssl.network.readout import Readout
+from effssl.network.patches import PatchEncoder, PatchResponses
+from effssl.network.readout import Readout, Whitening, flip_mean
 from effssl.network.small import SmallEncoder
 from effssl.runtime.randomness import generator, seeded
 
-IMAGES = 10_000  # that statistics are computed from, at most
+
+class _FlipMean(nn.Module):
+    def __init__(self, module: nn.Module, flip: bool) -> None:
+        super().__init__()
+        self.module = module
+        self.flip = flip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return flip_mean(self.module, x, self.flip)
 
 
-def fitted_readout(loaded: LoadedEncoder, images: Images, options: ReadoutOptions, seed: int) -> Readout:
-    """The readout of an encoder, computed from at most IMAGES of the images."""
-    images = first_images(images, IMAGES)
-    joined = run_over(loaded, images, lambda rows: None, on="joined" if options.maps else "h").h
-    readout = Readout(options, joined.shape[1]).eval()
-    readout.whitening.fit([joined])
-    if readout.patches is not None and readout.patch_whitening is not None:
-        readout.patches.fit(sample_of(images, loaded, seed), generator(seed, "readout"))
-        alone = LoadedEncoder(Encoder(readout.patches, readout.patches.dim), loaded.about)
-        readout.patch_whitening.fit([run_over(alone, images, lambda rows: None).h])
-    return readout.to(loaded.device)
+class ReadoutFitter:
+    """Readouts for the encoders of a run, by the same images; what does not depend on the encoder is computed once."""
+
+    def __init__(self, images: Images, options: ReadoutOptions, about: dict[str, Any], seed: int) -> None:
+        """`about` is the metadata of the encoders: their preprocessing."""
+        self.images = first_images(images, options.images)
+        self.options = options
+        self.about = about
+        self.seed = seed
+
+    @torch.no_grad()
+    def fit(self, encoder: Encoder) -> Encoder:
+        """The same network with a readout, as another object; the given one is left as it is."""
+        joined = self._features(JoinedMaps(encoder) if self.options.maps else encoder.backbone)
+        readout = Readout(self.options, joined.shape[1])
+        readout.whitening.fit([joined])
+        if self.options.patches:
+            readout.patches, readout.patch_whitening = self._patches
+        finished = Encoder(encoder.backbone, encoder.h_dim)
+        finished.readout = readout.to(encoder.device)
+        return finished
+
+    @cached_property
+    def _patches(self) -> tuple[PatchResponses, Whitening]:
+        patches = PatchResponses(self.options.patches, stride=self.options.patch_stride)
+        patches.fit(sample_of(self.images, self.about, self.seed), generator(self.seed, "readout"))
+        whitening = Whitening(patches.dim, self.options.patch_dim)
+        whitening.fit([self._features(patches)])
+        return patches, whitening
+
+    def _features(self, module: nn.Module) -> Tensor:
+        encoder = Encoder(_FlipMean(module, self.options.flip), 0)
+        return run_over(LoadedEncoder(encoder, self.about), self.images, lambda rows: None).h
 
 
 def first_images(images: Images, most: int) -> Images:
@@ -42,10 +74,10 @@ def first_images(images: Images, most: int) -> Images:
     return images.select(torch.randperm(len(images), generator=generator(0, "health"))[:most].sort().values)
 
 
-def sample_of(images: Images, loaded: LoadedEncoder, seed: int) -> Tensor:
-    """Some images as an encoder sees them, N×3×S×S."""
-    augment = Augment(mean=tuple(loaded.about["mean"]), std=tuple(loaded.about["std"]))
-    return sampler(images, loaded.size, augment, seed)()
+def sample_of(images: Images, about: dict[str, Any], seed: int) -> Tensor:
+    """Some images with the preprocessing of an encoder, N×3×S×S."""
+    augment = Augment(mean=tuple(about["mean"]), std=tuple(about["std"]))
+    return sampler(images, about["image_size"], augment, seed)()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -57,8 +89,8 @@ def patch_encoder(images: Images, like: LoadedEncoder, name: str = "patches", se
     """k-means patches of these images, whitened, with the preprocessing of another encoder."""
     built = build_encoder(name, like.size)
     assert isinstance(built.backbone, PatchEncoder)
-    built.backbone.derive(sample_of(images, like, seed), generator(seed, "filters"))
-    return whitened(freeze(built, about_of(like, name)), images, ReadoutOptions(maps=False), seed)
+    built.backbone.derive(sample_of(images, like.about, seed), generator(seed, "filters"))
+    return whitened(freeze(built, about_of(like, name)), images, ReadoutOptions(maps=False, dim=PATCH_DIM), seed)
 
 
 @torch.no_grad()
@@ -68,7 +100,7 @@ def untrained_encoder(images: Images, like: LoadedEncoder, seed: int = 0) -> Loa
     with seeded(seed, "random weights"):
         built = build_encoder(name, like.size, stem)
     if isinstance(built.backbone, (SmallEncoder, PatchEncoder)):
-        built.backbone.derive(sample_of(images, like, seed), generator(seed, "filters"))
+        built.backbone.derive(sample_of(images, like.about, seed), generator(seed, "filters"))
     loaded = freeze(built, about_of(like, name))
     readout = like.encoder.readout
     if readout is None:
@@ -78,8 +110,7 @@ def untrained_encoder(images: Images, like: LoadedEncoder, seed: int = 0) -> Loa
 
 def whitened(loaded: LoadedEncoder, images: Images, options: ReadoutOptions, seed: int = 0) -> LoadedEncoder:
     """The encoder with a readout that is computed from these images; frozen and in eval mode."""
-    loaded.encoder.readout = fitted_readout(loaded, images, options, seed)
-    return loaded.requires_grad_(False).eval()
+    return freeze(ReadoutFitter(images, options, loaded.about, seed).fit(loaded.encoder), loaded.about)
 
 
 def about_of(like: LoadedEncoder, name: str) -> dict[str, Any]:

@@ -42,6 +42,11 @@ class Encoder(nn.Module):
         return self.h_dim if self.readout is None else self.readout.dim
 
     @property
+    def device(self) -> torch.device:
+        """The device that holds the weights."""
+        return next(iter(self.state_dict().values()), torch.empty(0)).device
+
+    @property
     def has_stages(self) -> bool:
         """Whether the backbone is a ResNet, whose stages have torchvision's names."""
         names = ("conv1", "bn1", "relu", "maxpool", "avgpool", *RESNET_STAGES)
@@ -56,9 +61,9 @@ class Encoder(nn.Module):
         blocks = [getattr(b, name) for name in RESNET_STAGES]
         return [stem, *blocks[:-1], nn.Sequential(blocks[-1], b.avgpool, nn.Flatten(1))]  # type: ignore[arg-type]
 
-    def joined(self, x: Tensor, maps: bool = True) -> Tensor:
+    def joined(self, x: Tensor) -> Tensor:
         """h, and the means of 2×2 regions of the last two stages' maps, N×D; h alone where there are no stages."""
-        if not (maps and self.has_stages):
+        if not self.has_stages:
             return self.backbone(x)
         *early, last = self.stages()
         for stage in early:
@@ -70,7 +75,18 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.readout is None:
             return self.backbone(x)
-        return self.readout(x, self.joined(x, self.readout.options.maps))
+        return self.readout(x, self.joined if self.readout.options.maps else self.backbone)
+
+
+class JoinedMaps(nn.Module):
+    """What `Encoder.joined` gives, as a module of its own."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder.joined(x)
 
 
 def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:

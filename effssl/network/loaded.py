@@ -56,7 +56,7 @@ class LoadedEncoder(nn.Module):
     @property
     def device(self) -> torch.device:
         """The device that holds the weights."""
-        return next(iter(self.state_dict().values()), torch.empty(0)).device
+        return self.encoder.device
 
     def preprocess(self, images: Tensor) -> Tensor:
         """Raw images N×3×H×W → normalized N×3×size×size."""

@@ -23,15 +23,25 @@ class Projector:
     """batch norm after the last layer too"""
 
 
+PATCH_DIM = 1024
+"""Whitened features of k-means patches; on CIFAR-10, 400 filters, validation: kNN 73.3 with 512, 74.6 with 1024."""
+
+
 @dataclass(frozen=True)
 class Readout:
     """Features of the finished encoder, with `--whiten on`: computed from the training images, without labels."""
 
+    flip: bool = True
+    """features are means over an image and its mirror image"""
     maps: bool = True
     """join the means of 2×2 regions of the last two feature maps to h"""
     patches: Count = 0
     """number of k-means patch filters whose pooled responses are joined too; 0 is none"""
     patch_stride: Positive = 1
     """pixels between two patches"""
+    images: Positive = 10_000
+    """training images that the whitening is computed from, at most"""
     dim: Positive = 256
-    """whitened features that are kept of the encoder, and as many of the patches"""
+    """whitened features that are kept of the encoder"""
+    patch_dim: Positive = PATCH_DIM
+    """whitened features that are kept of the patches"""

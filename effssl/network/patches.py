@@ -18,7 +18,7 @@ PCA_EPSILON = 5e-3  # added to the variances of patches in a stem, in units of n
 ZCA_EPSILON = 0.1  # added to the variances of contrast-normalized patches
 CONTRAST = 4e-3  # added to the variance within a patch: flat patches stay flat
 THRESHOLD = 0.5  # a response below it is 0, so that few of them are not
-CHUNK = 32  # images at a time: their responses stay in the cache
+CACHED = 3 << 20  # responses that are computed at a time, so that they stay in the cache
 FILTERS = 400  # of the encoder `patches`
 PIXELS = 16  # side of the encoder `pixels`
 WORKING_SIDE = 32  # larger images are averaged down to a side between this and twice this
@@ -98,18 +98,22 @@ class PatchResponses(nn.Module):
         self.offset.copy_(filters @ mean)
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or len(x) <= CHUNK:
+        x = reduced(x)
+        few = max(1, CACHED // (len(self.filters) * (x.shape[-1] // self.stride) ** 2))
+        if torch.compiler.is_compiling() or len(x) <= few:
             return self.responses(x)
-        return torch.cat([self.responses(part) for part in x.split(CHUNK)])
+        return torch.cat([self.responses(part) for part in x.split(few)])
 
     def responses(self, x: Tensor) -> Tensor:
-        """The pooled responses of a few images."""
-        x = reduced(x)
+        """The pooled responses of a few images, N×(2·filters·pool²)."""
         means = [F.avg_pool2d(y.mean(1, keepdim=True), self.side, self.stride) for y in (x, x * x)]
         deviation = (means[1] - means[0] ** 2).clamp(min=0).add(CONTRAST).sqrt()
-        y = F.conv2d(x, self.filters, stride=self.stride) / deviation - self.offset[:, None, None]
-        both = torch.cat([F.relu(y - THRESHOLD), F.relu(-y - THRESHOLD)], 1)
-        return region_means(both, self.pool).flatten(1)
+        x = x.contiguous(memory_format=torch.channels_last)
+        y = torch.addcmul(-self.offset[:, None, None], F.conv2d(x, self.filters, stride=self.stride), 1 / deviation)
+        # The mean of max(0, y − t) is that of max(t, y), less t.
+        above = region_means(y.clamp(min=THRESHOLD), self.pool) - THRESHOLD
+        below = -region_means(y.clamp(max=-THRESHOLD), self.pool) - THRESHOLD
+        return torch.cat([above, below], 1).flatten(1)
 
 
 def reduced(x: Tensor) -> Tensor:

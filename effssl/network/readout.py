@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from effssl.network.options import Readout as ReadoutOptions
 from effssl.network.patches import PatchResponses
 
+EACH = 4  # features that there must be for each component that is kept; others are 0
+ROWS = 1000  # features that are summed in single precision; their sums are in double
 VARIANCE_EPSILON = 1e-6  # of a feature, below which it counts as constant
+# Standard deviation of a feature. Learning rates of linear probes are made for features of such a length: on CIFAR-10
+# (validation, 1,280 features of three minutes) those of 0.1 and above reach 76.7 with unit variance, 78.6 scaled.
+SCALE = 0.125
 SHRINKAGE = 1e-3  # share of the mean variance that is added to each, so that noise is not blown up
 
 
@@ -31,8 +36,7 @@ class Whitening(nn.Module):
         count, total = 0, torch.zeros(len(self.mean), dtype=torch.float64)
         products = torch.zeros(len(self.mean), len(self.mean), dtype=torch.float64)
         first: Tensor | None = None
-        for x in features:
-            x = x.cpu().double()
+        for x in (part for batch in features for part in batch.cpu().split(ROWS)):
             first = x.mean(0) if first is None else first  # sums of centered numbers do not cancel
             x = x - first
             count += len(x)
@@ -48,17 +52,24 @@ class Whitening(nn.Module):
         # The sign of an eigenvector is arbitrary: the largest entry is made positive.
         vectors = vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
         matrix = vectors * (values + SHRINKAGE * values.mean()).rsqrt()
-        self.mean.copy_((first + mean).to(self.mean))
-        self.matrix.copy_((scale[:, None] * matrix).T.to(self.matrix))
+        matrix[:, count // EACH :] = 0  # the variance of later components is that of these few features only
+        self.mean.copy_(first + mean)
+        self.matrix.copy_((scale[:, None] * matrix).T)
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) @ self.matrix.T
 
 
+def flip_mean(function: Callable[[Tensor], Tensor], x: Tensor, flip: bool = True) -> Tensor:
+    """The mean of a function over images N×3×S×S and their mirror images; the function itself with `flip` off."""
+    y = function(x)
+    return (y + function(x.flip(3))) / 2 if flip else y
+
+
 class Readout(nn.Module):
     """Features of a finished encoder: h joined with means of its late maps, and patch responses, both whitened.
 
-    Each of the two becomes `dim` numbers of unit variance by itself, so that neither outweighs the other.
+    Both are means over an image and its mirror image, and each is whitened by itself.
     """
 
     def __init__(self, options: ReadoutOptions, joined: int) -> None:
@@ -71,12 +82,12 @@ class Readout(nn.Module):
         self.patch_whitening: Whitening | None = None
         if options.patches:
             self.patches = PatchResponses(options.patches, stride=options.patch_stride)
-            self.patch_whitening = Whitening(self.patches.dim, options.dim)
+            self.patch_whitening = Whitening(self.patches.dim, options.patch_dim)
             self.dim += len(self.patch_whitening.matrix)
 
-    def forward(self, x: Tensor, joined: Tensor) -> Tensor:
-        """normalized images N×3×S×S and joined features N×D → N×dim"""
-        features = self.whitening(joined)
-        if self.patches is None or self.patch_whitening is None:
-            return features
-        return torch.cat([features, self.patch_whitening(self.patches(x))], 1)
+    def forward(self, x: Tensor, joined: Callable[[Tensor], Tensor]) -> Tensor:
+        """Normalized images N×3×S×S, and the function that gives their joined features N×D → N×dim."""
+        parts = [self.whitening(flip_mean(joined, x, self.options.flip))]
+        if self.patches is not None and self.patch_whitening is not None:
+            parts.append(self.patch_whitening(flip_mean(self.patches, x, self.options.flip)))
+        return SCALE * torch.cat(parts, 1)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from effssl.data.images import Images
-from effssl.data.sample import sampler
 from effssl.features.extract import Features, run_over
 from effssl.features.knn import knn_accuracy
-from effssl.features.whitening import first_images, patch_encoder
+from effssl.features.whitening import ReadoutFitter, first_images, patch_encoder
 from effssl.network.encoders import Encoder, build_encoder
 from effssl.network.loaded import LoadedEncoder
 from effssl.network.network import Network
 from effssl.network.patches import PIXELS
-from effssl.network.readout import Readout
 from effssl.runtime.distribution import gather_uneven, rank, world_size
 from effssl.runtime.errors import RunFailed
-from effssl.runtime.randomness import generator
 from effssl.training.metadata import encoder_metadata
 from effssl.training.trainer import Trainer
 
@@ -89,11 +87,12 @@ class Monitor:
         labelled = data.train.labels is not None
         fit, validation = data.validation() if labelled else (data.train, data.train)
         # Without labels there is nothing to vote on, and only the spread of some images is measured.
-        self.whitened = config.whiten == "on"
-        self.bank = first_images(fit, config.health.bank if labelled or self.whitened else 0)
+        self.bank = first_images(fit, config.health.bank if labelled else 0)
         self.queries = first_images(validation, config.health.queries if labelled else UNLABELLED)
-        self.readout: Readout | None = None
-        self._patch_features: dict[str, Tensor] = {}  # of bank and queries; they never change
+        self._last: tuple[int, Encoder | None] = (0, None)  # finished encoder, after so many updates
+        self.readouts: ReadoutFitter | None = None
+        if config.whiten == "on":
+            self.readouts = ReadoutFitter(fit, config.readout, self.about, config.seed)
 
     def evaluate(self, line: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Figures of the representation; after training, with the line of the epoch, a verdict too."""
@@ -109,25 +108,27 @@ class Monitor:
     @torch.no_grad()
     def measure(self, network: Network) -> Representation:
         """Measure without disturbing: eval mode, no gradient, and back to what it was."""
-        was_training = network.training
-        network.eval()
-        try:
-            queries = self._features(network.encoder, self.queries)
-            device = next(network.parameters()).device
-            h = queries.h[:SAMPLE, : network.h_dim]
-            z = network.g(h.to(device)).float().cpu()
+        with evaluating(network):
+            h = self._features(network.encoder, self.queries).h[:SAMPLE]
+            z = network.g(h.to(network.encoder.device)).float().cpu()
             if not (torch.isfinite(h).all() and torch.isfinite(z).all()):
                 raise RunFailed("the network's features are not finite; try a smaller --lr or a longer warm-up")
+            encoder = self.finished(network.encoder)  # without labels too, so that a budget knows its time
             knn = None
-            if len(self.bank):
-                bank = self._features(network.encoder, self.bank)
-                if self.whitened:
-                    self._fit_readout(network.encoder, bank.h)
-                if queries.labels is not None:
-                    knn = knn_accuracy(self._read_out(bank, "bank"), self._read_out(queries, "queries"))
-        finally:
-            network.train(was_training)
+            if self.queries.labels is not None and len(self.bank):
+                knn = knn_accuracy(self._features(encoder, self.bank), self._features(encoder, self.queries))
         return Representation(spread(h), spread(z), effective_rank(h), effective_rank(z), knn, len(h))
+
+    def finished(self, encoder: Encoder) -> Encoder:
+        """The encoder as a finished run has it: with its readout, if it is to have one."""
+        if self.readouts is None:
+            return encoder
+        at, finished = self._last
+        if finished is None or at != self.trainer.position.updates:
+            with evaluating(encoder):
+                finished = self.readouts.fit(encoder)
+            self._last = (self.trainer.position.updates, finished)
+        return finished
 
     @torch.no_grad()
     def baselines(self) -> dict[str, float]:
@@ -138,53 +139,28 @@ class Monitor:
         patches = patch_encoder(self.bank, LoadedEncoder(pixels.encoder, self.about), BASELINE_PATCHES)
         found = {}
         for name, encoder in {"pixels": pixels, "patches": patches}.items():
-            bank, queries = self._part_features(encoder, self.bank), self._part_features(encoder, self.queries)
+            bank, queries = self._features(encoder, self.bank), self._features(encoder, self.queries)
             found[f"baseline/{name}"] = round(knn_accuracy(bank, queries), 4)
         return found
 
-    def finish(self, encoder: Encoder) -> None:
-        """Give a trained encoder its readout, if it has one: that of the last evaluation."""
-        if self.whitened and self.readout is None:  # resumed after the last evaluation
-            was_training = encoder.training
-            with torch.no_grad():
-                self._fit_readout(encoder, self._features(encoder.eval(), self.bank).h)
-            encoder.train(was_training)
-        if self.readout is not None:
-            encoder.readout = self.readout.to(next(encoder.buffers()).device)
-
-    def _fit_readout(self, encoder: Encoder, joined: Tensor) -> None:
-        """Compute the whitening of joined features N×D anew, and once the patches with theirs."""
-        if self.readout is None:
-            config = self.trainer.config
-            self.readout = Readout(config.readout, joined.shape[1]).to(joined.device).eval()
-            if self.readout.patches is not None and self.readout.patch_whitening is not None:
-                images = sampler(self.trainer.data.train, config.image_size, config.augment, config.seed)
-                self.readout.patches.fit(images(), generator(config.seed, "readout"))
-                alone = Encoder(self.readout.patches, self.readout.patches.dim)
-                found = {"bank": self._features(alone, self.bank).h, "queries": self._features(alone, self.queries).h}
-                self.readout.patch_whitening.fit([found["bank"]])
-                self._patch_features = {name: self.readout.patch_whitening(h) for name, h in found.items()}
-        self.readout.whitening.fit([joined])
-
-    def _read_out(self, joined: Features, name: str) -> Features:
-        """The features that the finished encoder would give."""
-        if self.readout is None:
-            return joined
-        parts = [self.readout.whitening(joined.h)]
-        parts += [self._patch_features[name]] if self._patch_features else []
-        return Features(torch.cat(parts, 1), joined.labels, joined.rows)
-
-    def _features(self, encoder: Encoder, images: Images) -> Features:
-        """Features of all images, joined if they are whitened."""
-        on = "joined" if self.whitened and self.trainer.config.readout.maps else "h"
-        return self._part_features(LoadedEncoder(encoder, self.about), images, on)
-
-    def _part_features(self, loaded: LoadedEncoder, images: Images, on: str = "h") -> Features:
+    def _features(self, encoder: Encoder | LoadedEncoder, images: Images) -> Features:
         """Features of all images; of several processes each takes its part."""
+        loaded = encoder if isinstance(encoder, LoadedEncoder) else LoadedEncoder(encoder, self.about)
         mine = torch.arange(len(images)).tensor_split(world_size())[rank()]
-        part = run_over(loaded, images if world_size() == 1 else images.select(mine), lambda rows: None, on=on)
+        part = run_over(loaded, images if world_size() == 1 else images.select(mine), lambda rows: None)
         rows = gather_uneven(mine[part.rows])
         return Features(gather_uneven(part.h), None if images.labels is None else images.labels[rows], rows)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """A block in which a module is in eval mode."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
 
 
 def task_accuracies(line: Mapping[str, Any]) -> list[TaskAccuracy]:

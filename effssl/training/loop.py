@@ -48,8 +48,7 @@ def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget
             journal.write(line, trainer.clock.epochs)
             checkpoints.after_epoch()
     journal.close()
-    encoder = trainer.objective.network.encoder
-    monitor.finish(encoder)
+    encoder = monitor.finished(trainer.objective.network.encoder)
     if rank() == 0:
         write_atomically(run.encoder_path, dump_encoder(encoder, encoder_metadata(trainer.config)))
     barrier()

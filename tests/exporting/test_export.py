@@ -27,6 +27,8 @@ from effssl.exporting.weights import SAME_IN_TIMM
 CASES = [
     ("run", "onnx", {}),  # first those without torch
     ("resnet18", "onnx", {"weights": "random", "image_size": 96}),
+    ("whitened", "onnx", {}),
+    ("whitened", "pt2", {}),
     ("run", "torchvision", {}),
     ("run", "timm", {}),
     ("run", "pt2", {}),
@@ -36,6 +38,7 @@ CASES = [
     ("timm:vit_tiny_patch16_224", "timm", {"weights": "random", "image_size": 32}),
     ("small", "pt2", {"weights": "random", "image_size": 32}),
 ]
+RUNS = ("run", "whitened")
 ENDINGS = {"torchvision": ".pth", "timm": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
 # A user of the file runs the code of its card, then computes features of other images, without effssl.
 USER = """
@@ -83,6 +86,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory, tiny_photos: Tensor) -> Path:
         out=folder / "run",
     )  # fmt: skip
     run.knn(k=5)
+    effssl.pretrain(
+        str(folder / "tiles.npz"), "simclr", encoder="tiny", stem="pca", batch_size=32, epochs=1, quiet=True,
+        whiten="on", readout={"dim": 16, "patches": 8, "patch_dim": 12}, out=folder / "whitened",
+    )  # fmt: skip
     Image.fromarray(load_sample_image("china.jpg")).save(folder / "photo.jpg", quality=95)
     return folder
 
@@ -92,7 +99,7 @@ def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, li
     """The file of every case, and the features that a user computed with it."""
     before, cases = digests(desk / "run"), []
     for source, to, arguments in CASES:
-        given = str(desk / source) if source == "run" else source
+        given = str(desk / source) if source in RUNS else source
         file = effssl.export(given, to, desk / f"{source[:8]}-{to}{ENDINGS[to]}", **arguments)
         encoder = effssl.load(given, **arguments)
         images = encoder.preprocess(photos[:3])  # of the run's size, normalized
@@ -116,7 +123,7 @@ def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, li
 def test_a_user_gets_the_same_features(
     exported: dict, desk: Path, photos: Tensor, source: str, to: str, arguments: dict
 ) -> None:
-    encoder = effssl.load(desk / source if source == "run" else source, **arguments)
+    encoder = effssl.load(desk / source if source in RUNS else source, **arguments)
     features, of_photo = exported[source, to][1]
     assert torch.allclose(features, encoder(photos[:3]), atol=1e-4)
     ours = encoder.embed([Image.open(desk / "photo.jpg")])

@@ -47,6 +47,10 @@ OBJECTIVES: list[tuple[str, dict]] = [
     ("swav+rotation", EFFICIENT),
     ("moco+rotation", EFFICIENT),
     ("simclr+rotation", {"views": {"large": {"count": 3}, "rotated": ROTATED_ONLINE}}),
+    ("vicreg", {"optimizer": {"name": "adamw"}}),
+    ("tcr", {"views": {"large": {"count": 3}}}),
+    ("sigreg", {}),
+    ("simclr+words", {"words": {"filters": 8, "dim": 16}, "stem": "pca", "optimizer": {"name": "muon"}}),
 ]
 
 

@@ -92,11 +92,23 @@ def test_same_seed_same_run_other_seed_other_run(finished: effssl.Run, tmp_path:
     assert not torch.equal(expected["conv1.weight"], other["conv1.weight"])
 
 
-@pytest.mark.parametrize("objective", ["byol+rotation", "simsiam"])
+DERIVED = {
+    "recipe": "cpu-simclr", "encoder": "tiny", "stem": "pca", "whiten": "on",
+    "words": {"filters": 8, "stride": 4, "dim": 16}, "readout": {"dim": 32, "patches": 8, "patch_dim": 16},
+    "optimizer": {"name": "muon", "nesterov": True},
+}  # fmt: skip
+"""Everything that is computed from the images: a stem, the targets of words, a readout."""
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags"),
+    [("byol+rotation", {}), ("simsiam", {}), ("simclr+words", DERIVED), ("sigreg", {"optimizer": {"name": "adamw"}})],
+)
 def test_resume_equals_no_interruption_to_the_bit(
-    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    objective: str, flags: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "whole", **QUICK)
+    quick = QUICK | flags
+    whole = effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "whole", **quick)
     real = Trainer.step
     calls = 0
 
@@ -109,9 +121,9 @@ def test_resume_equals_no_interruption_to_the_bit(
 
     monkeypatch.setattr(Trainer, "step", dies_in_the_second_epoch)
     with pytest.raises(KeyboardInterrupt):
-        effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "cut", **QUICK)
+        effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "cut", **quick)
     monkeypatch.setattr(Trainer, "step", real)
-    cut = effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "cut", resume="auto", **QUICK)
+    cut = effssl.pretrain("digits", objective, epochs=3, out=tmp_path / "cut", resume="auto", **quick)
 
     a, b = load_file(whole.encoder_path), load_file(cut.encoder_path)
     assert all(torch.equal(a[key], b[key]) for key in a)
@@ -261,3 +273,42 @@ def test_fp16_overflow_skips_the_step_and_moves_nothing(tmp_path: Path) -> None:
             assert torch.equal(value, before[key]), key
     assert trainer.scaler.get_scale() == 2.0**126
     assert "scale" in trainer.state()["scaler"]
+
+
+def test_whitened_features_are_those_of_the_run_and_can_be_left_out(tmp_path: Path) -> None:
+    run = effssl.pretrain("digits", "simclr+words", epochs=1, out=tmp_path / "run", **QUICK | DERIVED)
+    encoder, images = effssl.load(run.folder), effssl.open_data("digits").test.pixels[:8]
+    assert encoder(images).shape == (8, 48)
+    assert effssl.load(run.folder, whiten="off")(images).shape == (8, 128)
+    assert run.knn(k=20).accuracy != run.knn(k=20, whiten="off").accuracy
+    assert {"knn k=20", "knn k=20 whiten=off"} <= run.results().keys()
+    with pytest.raises(effssl.RequestError, match="whiten is on or off, not 'yes'"):
+        effssl.load(run.folder, whiten="yes")
+
+
+def test_a_run_stands_beside_what_costs_nothing(finished: effssl.Run) -> None:
+    first, *others = finished.metrics()
+    assert 0 < first["baseline/pixels"] <= 100
+    assert 0 < first["baseline/patches"] <= 100
+    assert not any(key.startswith("baseline/") for line in others for key in line)
+    score, baselines = finished.scores("knn", baselines=True, k=20)
+    assert baselines.keys() == {"untrained", "patches", "pixels"}
+    assert {
+        "knn k=20",
+        "knn of untrained k=20",
+        "knn of patches k=20",
+        "knn of pixels k=20",
+    } <= finished.results().keys()
+    assert score.value > 50
+
+
+def test_patches_are_computed_not_trained(tmp_path: Path) -> None:
+    run = effssl.pretrain("digits", encoder="patches-20", out=tmp_path / "run", quiet=True, subset=512)
+    assert len(run.metrics()) == 1
+    assert run.encoder().dim == 160
+    assert run.knn(k=20).accuracy > 60
+    assert run.config.whiten == "on"
+    plain = effssl.pretrain(
+        "digits", encoder="patches-20", out=tmp_path / "plain", quiet=True, subset=512, whiten="off"
+    )
+    assert plain.encoder().encoder.readout is None
