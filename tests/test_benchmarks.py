@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import shapes
+from benchmarks import shapes, speedrun
 from benchmarks.compare import worse
 from benchmarks.growth import cases, one
 from benchmarks.timing import interleaved
@@ -49,3 +49,25 @@ def test_every_shape_of_the_small_encoder_has_its_features(monkeypatch: pytest.M
         assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, encoder.dim)
         if name == "as it is":
             assert [p.shape for p in encoder.parameters()] == [p.shape for p in plain.parameters()]
+
+
+def row(entry: str, seed: int, linear: float) -> dict:
+    measured = {"seconds": 60.0 + seed, "linear": linear, "knn": 50.0, "machine": "2 cores", "commit": "abc"}
+    return {"entry": entry, "budget": "1m", "seed": seed} | measured
+
+
+def test_the_table_of_the_speed_run_has_a_line_for_each_entry_and_budget() -> None:
+    rows = [row("effssl", seed, 70.0 + seed) for seed in range(3)] + [row("lightly", 0, 40.0)]
+    lines = speedrun.table(rows).splitlines()[2:]
+    assert lines == [
+        "| effssl | 61.0 ± 1.0 s | 71.0 ± 1.0 | 50.0 ± 0.0 | 3 | 2 cores | abc |",
+        "| lightly | 60.0 s | 40.0 | 50.0 | 1 | 2 cores | abc |",
+    ]
+
+
+def test_a_record_needs_five_seeds_and_significance() -> None:
+    old = [70.0, 70.2, 69.8, 70.1, 69.9]
+    assert speedrun.is_record([value + 1 for value in old], old)
+    assert not speedrun.is_record([value + 0.05 for value in old], old)  # within the noise
+    assert not speedrun.is_record([value + 1 for value in old[:4]], old)
+    assert not speedrun.is_record([value - 1 for value in old], old)

@@ -160,7 +160,8 @@ def adapt(command: str) -> list[str]:
     if "--over" in args:  # one value of those to try
         args[args.index("--over") + 1] = args[args.index("--over") + 1].split(",")[0]
     if "--budget" in args and "digits" in args:
-        args[args.index("--budget") + 1] = "5s"
+        # A budget that also chooses the recipe fits patches first.
+        args[args.index("--budget") + 1] = "5s" if "--objective" in args else "20s"
         return [*args, *QUICK[2:]]
     for flag in ("--budget", "--epochs"):  # timing steps on photographs takes longer than the run itself
         if flag in args:

@@ -16,7 +16,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 TRY_BF16 = "import torch; a = torch.ones(64, 128, dtype=torch.bfloat16); a @ a.T"
 WITHOUT_AMX = "AVX512_CORE_FP16"
 PRODUCT = 1024  # rows and columns of the product that tells a machine's speed
-REFERENCE_FLOPS = 160e9  # of that product per second, on the two cores that the recipes for budgets were measured on
+REFERENCE_FLOPS = 320e9  # of that product per second, on the two cores that the recipes for budgets were measured on
 FORK_SECONDS = 20  # that a product may take in a copy of this process
 
 
