@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from effssl.augment.options import Augment, ViewGroups
-from effssl.network.options import Projector, Readout
+from effssl.network.options import Projector, ReadoutOptions
 from effssl.objectives.options import DEFAULT_OBJECTIVE, TERMS
 from effssl.runtime.errors import RequestError
 from effssl.schema import Between, Count, NonNegative, Positive, Seed, Share, flatten, to_dict
@@ -131,7 +131,7 @@ class Config:
     views: ViewGroups = field(default_factory=ViewGroups)
     augment: Augment = field(default_factory=Augment)
     projector: Projector = field(default_factory=Projector)
-    readout: Readout = field(default_factory=Readout)
+    readout: ReadoutOptions = field(default_factory=ReadoutOptions)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     health: Health = field(default_factory=Health)

@@ -14,8 +14,7 @@ from effssl.data.sample import sampler
 from effssl.features.extract import run_over
 from effssl.network.encoders import Encoder, JoinedMaps, build_encoder
 from effssl.network.loaded import LoadedEncoder, freeze
-from effssl.network.options import PATCH_DIM
-from effssl.network.options import Readout as ReadoutOptions
+from effssl.network.options import PATCH_DIM, ReadoutOptions
 from effssl.network.patches import PatchEncoder, PatchResponses
 from effssl.network.readout import Readout, Whitening, flip_mean
 from effssl.network.small import SmallEncoder

@@ -19,7 +19,7 @@ from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.data.image_files import upright_rgb
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
-from effssl.network.options import Readout as ReadoutOptions
+from effssl.network.options import ReadoutOptions
 from effssl.network.readout import Readout
 from effssl.runtime.errors import RequestError
 

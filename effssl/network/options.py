@@ -28,7 +28,7 @@ PATCH_DIM = 1024
 
 
 @dataclass(frozen=True)
-class Readout:
+class ReadoutOptions:
     """Features of the finished encoder, with `--whiten on`: computed from the training images, without labels."""
 
     flip: bool = True

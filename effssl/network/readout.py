@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from effssl.network.options import Readout as ReadoutOptions
+from effssl.network.options import ReadoutOptions
 from effssl.network.patches import PatchResponses
 
 EACH = 4  # features that there must be for each component that is kept; others are 0

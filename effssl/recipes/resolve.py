@@ -11,7 +11,7 @@ from typing import Any
 
 from effssl.augment.options import ViewGroup
 from effssl.config import Config, config_type
-from effssl.network.options import PATCH_DIM, Readout
+from effssl.network.options import PATCH_DIM, ReadoutOptions
 from effssl.objectives.expression import parse
 from effssl.recipes.budgets import RUNG, parse_budget, recipe_for_budget
 from effssl.recipes.catalog import choose, published_form, read, score
@@ -116,7 +116,7 @@ def _whiten_patches(config: Config, request: _Given) -> Config:
     given = merge(request.file, request.flags)
     if not config.encoder.startswith("patches") or {"whiten", "readout"} & given.keys():
         return config
-    return dataclasses.replace(config, whiten="on", readout=Readout(maps=False, dim=PATCH_DIM))
+    return dataclasses.replace(config, whiten="on", readout=ReadoutOptions(maps=False, dim=PATCH_DIM))
 
 
 def _recipe_note(name: str, asked: str) -> str:

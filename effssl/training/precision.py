@@ -98,14 +98,14 @@ def trial_plan(plan: Plan, precision: str) -> Plan:
 
 
 @dataclass(frozen=True)
-class Trial:
+class PrecisionTrial:
     """Some steps in one precision."""
 
     gradient: list[Tensor]  # of the network's initial weights
     seconds: float  # of a step without its views, the same on all processes
 
 
-def try_steps(trainer: Trainer, views: Views, limit: float = math.inf) -> Trial:
+def try_steps(trainer: Trainer, views: Views, limit: float = math.inf) -> PrecisionTrial:
     """The gradient of a first step, and the time of further ones; none follows one that took longer than `limit`.
 
     The trainer is spent by that.
@@ -118,7 +118,7 @@ def try_steps(trainer: Trainer, views: Views, limit: float = math.inf) -> Trial:
             started = time.perf_counter()
             float(trainer.step(views)[0])  # waits for the device
             times.append(mean_over_ranks(time.perf_counter() - started))
-    return Trial(gradient, median(times))
+    return PrecisionTrial(gradient, median(times))
 
 
 def gradient_cosine(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:

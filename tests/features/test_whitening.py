@@ -12,7 +12,7 @@ from effssl.features.extract import extract
 from effssl.features.whitening import ReadoutFitter, patch_encoder, untrained_encoder
 from effssl.network.encoders import build_encoder
 from effssl.network.loaded import LoadedEncoder, dump_encoder, freeze, load_encoder
-from effssl.network.options import Readout as ReadoutOptions
+from effssl.network.options import ReadoutOptions
 
 ABOUT = {"encoder": "small", "stem": "auto", "image_size": 24, "mean": [0.5] * 3, "std": [0.25] * 3}
 
