@@ -94,12 +94,13 @@ def _same(row: dict[str, Any], entry: str, budget: str, seed: int) -> bool:
 def table(rows: list[dict[str, Any]]) -> str:
     """A Markdown table of means ± standard deviations over seeds, by entry and budget."""
     lines = ["| entry | command's time | linear | kNN | n | machine | commit |", "|---|---|---|---|---|---|---|"]
-    for entry, budget in dict.fromkeys((row["entry"], row["budget"]) for row in rows):
-        some = [row for row in rows if (row["entry"], row["budget"]) == (entry, budget)]
+    kinds = ("entry", "budget", "commit", "machine")
+    for kind in dict.fromkeys(tuple(row[key] for key in kinds) for row in rows):
+        some = [row for row in rows if tuple(row[key] for key in kinds) == kind]
         cells = [_spread([row[key] for row in some]) for key in ("seconds", "linear", "knn")]
         last = some[-1]
         cells[0] += " s"
-        lines.append(f"| {entry} | {' | '.join(cells)} | {len(some)} | {last['machine']} | {last['commit']} |")
+        lines.append(f"| {last['entry']} | {' | '.join(cells)} | {len(some)} | {last['machine']} | {last['commit']} |")
     return "\n".join(lines)
 
 

@@ -67,7 +67,7 @@ def load_run_classifier(run: RunFolder) -> nn.Linear:
     from torch import nn
 
     weights = _trained_weights(run)
-    width = load_run_encoder(run).dim
+    width = load_run_encoder(run).encoder.h_dim
     found = [key for key in weights if CLASSIFIER.fullmatch(key) and weights[key].shape[1] == width]
     if not found:
         raise RequestError(

@@ -74,7 +74,7 @@ class Run(RunFolder):
         **settings: Any,
     ) -> tuple[Score, dict[str, Score]]:
         """As `evaluate`, with the scores of the untrained network, of k-means patches and of pixels, if asked for."""
-        from effssl.evaluation import evaluate, evaluate_baselines, find_protocol, open_source
+        from effssl.evaluation import check_baselines, evaluate, evaluate_baselines, find_protocol, open_source
         from effssl.report import refresh
         from effssl.runtime.device import pick_device
 
@@ -91,11 +91,14 @@ class Run(RunFolder):
         if whiten == "off":
             encoder = encoder.without_whitening()
         encoder = encoder.to(pick_device(device))
-        score = evaluate(what, encoder, source, **settings)
-        others = evaluate_baselines(what, encoder, source, **settings) if baselines else {}
+        if baselines:
+            check_baselines(what, source)
         changed = protocol.changed(options) + (["whiten=off"] if whiten == "off" else [])
-        for name, found in {what: score, **{f"{what} of {other}": found for other, found in others.items()}}.items():
-            self.add_result(score_name(name, changed, data, classes), found.record())
+        score = evaluate(what, encoder, source, **settings)
+        self.add_result(score_name(what, changed, data, classes), score.record())
+        others = evaluate_baselines(what, encoder, source, **settings) if baselines else {}
+        for name, found in others.items():
+            self.add_result(score_name(f"{what} of {name}", changed, data, classes), found.record())
         with self.results_locked():  # of two processes, the later one refreshes the report with both scores
             refresh(self)
         return score, others

@@ -93,7 +93,7 @@ def _scores_of(
     what: str, run: str, target: EvaluationTarget, settings: dict[str, Any]
 ) -> tuple[Score, dict[str, Score]]:
     """Evaluate the encoder of a run folder, or one from elsewhere; and the baselines, if asked for."""
-    from effssl.evaluation import evaluate, evaluate_baselines, find_protocol, open_source
+    from effssl.evaluation import check_baselines, evaluate, evaluate_baselines, find_protocol, open_source
     from effssl.network.foreign import refuse_flags
     from effssl.runtime.device import pick_device
     from effssl.verbs import Run, load
@@ -108,6 +108,8 @@ def _scores_of(
     source = open_source(protocol, protocol.options_of(settings), data, classes=target.classes)
     if source is None:
         raise RequestError("an encoder that effssl did not train needs --data")
+    if target.baselines:
+        check_baselines(what, source)
     score = evaluate(what, encoder, source, **settings)
     return score, evaluate_baselines(what, encoder, source, **settings) if target.baselines else {}
 

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from effssl.evaluation.score import Score
     from effssl.network.loaded import LoadedEncoder
 
-__all__ = ["EvaluationProtocol", "evaluate", "evaluate_baselines", "find_protocol", "open_source", "protocol_names"]
+__all__ = [
+    "EvaluationProtocol",
+    "check_baselines",
+    "evaluate",
+    "evaluate_baselines",
+    "find_protocol",
+    "open_source",
+    "protocol_names",
+]
 
 
 def evaluate(what: str, encoder: LoadedEncoder, data: Data | str | Path, **settings: Any) -> Score:
@@ -51,8 +59,8 @@ def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | Non
     from effssl.features.whitening import patch_encoder, untrained_encoder
     from effssl.network.foreign import open_foreign
 
-    if not isinstance(data, Data) or find_protocol(what).needs_projector:
-        raise RequestError(f"{what} has no baselines: they are for protocols that read features of a data set")
+    check_baselines(what, data)
+    assert isinstance(data, Data)
     images = data.train
     encoders = {
         "untrained": untrained_encoder(images, encoder),
@@ -60,6 +68,14 @@ def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | Non
         "pixels": open_foreign("pixels"),
     }
     return {name: evaluate(what, one.to(encoder.device), data, **settings) for name, one in encoders.items()}
+
+
+def check_baselines(what: str, data: Data | str | None) -> None:
+    """Refuse baselines of a protocol that has none."""
+    from effssl.data import Data
+
+    if not isinstance(data, Data) or find_protocol(what).needs_projector:
+        raise RequestError(f"{what} has no baselines: they are for protocols that read features of a data set")
 
 
 def open_source(

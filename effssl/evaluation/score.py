@@ -51,6 +51,8 @@ class Score:
         name = str(encoder.about.get("encoder", ""))
         used = {"scikit-learn": version("scikit-learn")} | ({"timm": version("timm")} if "timm:" in name else {})
         source = {"encoder": name, "encoder_fingerprint": encoder.fingerprint(), "versions": versions() | used}
+        if encoder.encoder.readout is not None:
+            source["readout"] = asdict(encoder.encoder.readout.options)
         if "weights" in encoder.about:
             source["encoder_weights"] = encoder.about["weights"]
         return replace(self, source=self.source | source)

@@ -69,7 +69,8 @@ def duplicates(
     """
     if not 0 < threshold <= 1:
         raise RequestError(f"threshold is {threshold}; it must be above 0 and at most 1")
-    embedding = load_embedding(run, data, features, options)
+    # The threshold is one for h. Whitened features may be those of an image and of its mirror image at once.
+    embedding = load_embedding(run, data, features, options | {"whiten": "off"})
     device = pick_device(options.get("device", "auto"))
     groups = list(_connected_groups(embedding, threshold, device))
     largest = max(map(len, groups), default=0)

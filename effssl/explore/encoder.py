@@ -27,6 +27,7 @@ class FeatureOptions(TypedDict, total=False):
     device: str
     batch: int  # images per batch
     workers: int  # processes that decode; -1 is one per core
+    whiten: str  # off: h itself, of an encoder whose features are whitened
 
 
 def open_encoder(run: EncoderLike, options: FeatureOptions) -> LoadedEncoder:
@@ -40,6 +41,8 @@ def open_encoder(run: EncoderLike, options: FeatureOptions) -> LoadedEncoder:
     else:
         weights, image_size = options.get("weights", "default"), options.get("image_size", 0)
         encoder = load(run, options.get("encoder", ""), weights, image_size)
+    if options.get("whiten") == "off":
+        encoder = encoder.without_whitening()
     return encoder.to(pick_device(options.get("device", "auto")))
 
 

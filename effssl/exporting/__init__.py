@@ -57,6 +57,8 @@ def export(
     for file in (path, card_path):
         check_output(file, overwrite)
     loaded = load(given, **options)
+    if to in ("torchvision", "timm"):  # another library's network has no place for the whitening
+        loaded = loaded.without_whitening()
     loaded.about = strip_values(loaded.about)
     module, _, name = function.partition(":")
     exported = getattr(importlib.import_module(f"effssl.exporting.{module}"), name)(loaded, path.name)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from effssl.exporting.exported_file import ExportedFile
 from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, torchvision_arguments
 from effssl.network.loaded import LoadedEncoder, dump_encoder
+from effssl.network.options import patch_filters, pixels_side
 from effssl.network.small import small_width
 from effssl.runtime.errors import RequestError
 
@@ -29,7 +30,7 @@ SMALL_STEM = [
 def torchvision(loaded: LoadedEncoder, file: str) -> ExportedFile:
     """A .pth state dict with torchvision's keys, without the classifier."""
     name = loaded.about["encoder"]
-    if small_width(name) or name.startswith("timm:"):
+    if _is_ours(name) or name.startswith("timm:"):
         raise RequestError(f"torchvision has no {name} network; export to {_alternatives(loaded)}")
     arguments = torchvision_arguments(name, loaded.size)
     if loaded.about.get("renormalizes"):
@@ -46,7 +47,6 @@ def torchvision(loaded: LoadedEncoder, file: str) -> ExportedFile:
             f"model.{_classifier(loaded.backbone)} = torch.nn.Identity()",
             f'model.load_state_dict(torch.load("{file}", weights_only=True))',
             "model.eval()",
-            *_before_whitening(loaded),
         ],
     )
 
@@ -71,7 +71,7 @@ def timm(loaded: LoadedEncoder, file: str) -> ExportedFile:
         ]
     else:
         create = [f'model = timm.create_model("{name}", {arguments}, checkpoint_path="{file}")']
-    code = ["import timm", "import torch", preprocessing, *create, "model.eval()", *_before_whitening(loaded)]
+    code = ["import timm", "import torch", preprocessing, *create, "model.eval()"]
     return ExportedFile(save(_tensors(loaded)), code)
 
 
@@ -85,11 +85,9 @@ def _tensors(loaded: LoadedEncoder) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous() for key, value in loaded.backbone.state_dict().items()}
 
 
-def _before_whitening(loaded: LoadedEncoder) -> list[str]:
-    """Another library's network has no place for the whitening."""
-    if loaded.encoder.readout is None:
-        return []
-    return ["# features before whitening; files for safetensors, onnx and pt2 include it"]
+def _is_ours(name: str) -> bool:
+    """Whether an encoder exists in effssl only."""
+    return bool(small_width(name) or patch_filters(name) or pixels_side(name))
 
 
 def _small_stem(loaded: LoadedEncoder) -> bool:
@@ -109,7 +107,7 @@ def _classifier(backbone: nn.Module) -> str:
 
 def _alternatives(loaded: LoadedEncoder) -> str:
     name = loaded.about["encoder"]
-    own = ["timm"] if name.startswith("timm:") else [] if small_width(name) else ["torchvision"]
+    own = ["timm"] if name.startswith("timm:") else [] if _is_ours(name) else ["torchvision"]
     return ", ".join([*own, "safetensors", "onnx or pt2"])
 
 

@@ -18,7 +18,10 @@ from effssl.network.options import PATCH_DIM, ReadoutOptions
 from effssl.network.patches import PatchEncoder, PatchResponses
 from effssl.network.readout import Readout, Whitening, flip_mean
 from effssl.network.small import SmallEncoder
+from effssl.runtime.errors import RequestError
 from effssl.runtime.randomness import generator, seeded
+
+WIDEST = 8192  # features that can be whitened: their covariance takes half a GiB
 
 
 class _FlipMean(nn.Module):
@@ -42,9 +45,19 @@ class ReadoutFitter:
         self.seed = seed
 
     @torch.no_grad()
+    def prepare(self) -> None:
+        """Compute what all readouts share, now."""
+        if self.options.patches:
+            self._patches  # noqa: B018
+
+    @torch.no_grad()
     def fit(self, encoder: Encoder) -> Encoder:
         """The same network with a readout, as another object; the given one is left as it is."""
         joined = self._features(JoinedMaps(encoder) if self.options.maps else encoder.backbone)
+        if joined.shape[1] > WIDEST:
+            raise RequestError(
+                f"{joined.shape[1]:,} features are too many to whiten (at most {WIDEST:,}); use --readout.maps False"
+            )
         readout = Readout(self.options, joined.shape[1])
         readout.whitening.fit([joined])
         if self.options.patches:
@@ -86,7 +99,7 @@ def sample_of(images: Images, about: dict[str, Any], seed: int) -> Tensor:
 @torch.no_grad()
 def patch_encoder(images: Images, like: LoadedEncoder, name: str = "patches", seed: int = 0) -> LoadedEncoder:
     """k-means patches of these images, whitened, with the preprocessing of another encoder."""
-    built = build_encoder(name, like.size)
+    built = build_encoder(name, like.size).to(like.device)
     assert isinstance(built.backbone, PatchEncoder)
     built.backbone.derive(sample_of(images, like.about, seed), generator(seed, "filters"))
     return whitened(freeze(built, about_of(like, name)), images, ReadoutOptions(maps=False, dim=PATCH_DIM), seed)
@@ -100,11 +113,11 @@ def untrained_encoder(images: Images, like: LoadedEncoder, seed: int = 0) -> Loa
         built = build_encoder(name, like.size, stem)
     if isinstance(built.backbone, (SmallEncoder, PatchEncoder)):
         built.backbone.derive(sample_of(images, like.about, seed), generator(seed, "filters"))
-    loaded = freeze(built, about_of(like, name))
+    loaded = freeze(built.to(like.device), about_of(like, name))
     readout = like.encoder.readout
     if readout is None:
         return loaded
-    return whitened(loaded, images, ReadoutOptions(maps=readout.options.maps, dim=readout.options.dim), seed)
+    return whitened(loaded, images, readout.options, seed)
 
 
 def whitened(loaded: LoadedEncoder, images: Images, options: ReadoutOptions, seed: int = 0) -> LoadedEncoder:

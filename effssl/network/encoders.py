@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from effssl.network.patches import PatchEncoder, Pixels, patch_filters, pixels_side, region_means
+from effssl.network.options import patch_filters, pixels_side
+from effssl.network.patches import PatchEncoder, Pixels, region_means
 from effssl.network.readout import Readout
 from effssl.network.small import DERIVED_STEMS, SmallEncoder, small_width
 from effssl.runtime.errors import RequestError, did_you_mean

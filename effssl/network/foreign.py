@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from effssl.data.decoding import RESAMPLE
 from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments
 from effssl.network.loaded import LoadedEncoder, freeze, is_encoder_file, load_encoder
-from effssl.network.patches import patch_filters, pixels_side
+from effssl.network.options import patch_filters, pixels_side
 from effssl.network.small import small_width
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import say
@@ -222,6 +222,8 @@ def load_weights(backbone: nn.Module, tensors: dict[str, Tensor], source: str, p
     Keys may also be those of `nn.Sequential(*model.children())`, where a number stands for each child.
     """
     wanted = backbone.state_dict()
+    if not wanted:
+        raise RequestError(f"{source}: an encoder without weights reads no weight file")
     numbers = {name: str(i) for i, (name, _) in enumerate(backbone.named_children())}
     numbered = {
         key: ".".join([numbers.get(first, first), *rest]) for key in wanted for first, *rest in [key.split(".")]

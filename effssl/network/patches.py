@@ -6,11 +6,11 @@ patches. Coates, Ng & Lee 2011.
 
 from __future__ import annotations
 
-import re
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from effssl.runtime.errors import RequestError
 
 PATCHES = 50_000  # that filters are computed from
 ITERATIONS = 8  # of k-means
@@ -19,14 +19,15 @@ ZCA_EPSILON = 0.1  # added to the variances of contrast-normalized patches
 CONTRAST = 4e-3  # added to the variance within a patch: flat patches stay flat
 THRESHOLD = 0.5  # a response below it is 0, so that few of them are not
 CACHED = 3 << 20  # responses that are computed at a time, so that they stay in the cache
-FILTERS = 400  # of the encoder `patches`
-PIXELS = 16  # side of the encoder `pixels`
+SIDE = 6  # of a patch in pixels
 WORKING_SIDE = 32  # larger images are averaged down to a side between this and twice this
 
 
 def sample_patches(images: Tensor, side: int, generator: torch.Generator, count: int = PATCHES) -> Tensor:
     """Random square patches of images N×C×H×W, count×(C·side²)."""
     n, _, height, width = images.shape
+    if min(height, width) < side:
+        raise RequestError(f"patches have {side} pixels, images {min(height, width)}; use larger images")
     image = torch.randint(n, (count, 1, 1), generator=generator)
     top = torch.randint(height - side + 1, (count, 1, 1), generator=generator)
     left = torch.randint(width - side + 1, (count, 1, 1), generator=generator)
@@ -76,7 +77,7 @@ class PatchResponses(nn.Module):
     filters: Tensor  # K×3×side×side
     offset: Tensor  # K: the response of the mean patch
 
-    def __init__(self, filters: int, side: int = 6, stride: int = 1, pool: int = 2) -> None:
+    def __init__(self, filters: int, side: int = SIDE, stride: int = 1, pool: int = 2) -> None:
         super().__init__()
         self.register_buffer("filters", torch.zeros(filters, 3, side, side))
         self.register_buffer("offset", torch.zeros(filters))
@@ -99,7 +100,7 @@ class PatchResponses(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = reduced(x)
-        few = max(1, CACHED // (len(self.filters) * (x.shape[-1] // self.stride) ** 2))
+        few = max(1, CACHED // (len(self.filters) * max(1, x.shape[-1] // self.stride) ** 2))
         if torch.compiler.is_compiling() or len(x) <= few:
             return self.responses(x)
         return torch.cat([self.responses(part) for part in x.split(few)])
@@ -133,26 +134,6 @@ def region_means(x: Tensor, regions: int) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------
 # Encoders that nothing is trained in: what every other encoder has to beat
-
-
-def pixels_side(name: str) -> int:
-    """Side of the images whose pixels are the features, by the encoder's name; 0 if it is another kind.
-
-    >>> pixels_side("pixels"), pixels_side("pixels-8"), pixels_side("patches")
-    (16, 8, 0)
-    """
-    found = re.fullmatch(r"pixels(?:-([1-9]\d{0,2}))?", name)
-    return int(found[1] or PIXELS) if found else 0
-
-
-def patch_filters(name: str) -> int:
-    """Number of k-means filters of an encoder by its name; 0 if it is another kind.
-
-    >>> patch_filters("patches"), patch_filters("patches-100"), patch_filters("small")
-    (400, 100, 0)
-    """
-    found = re.fullmatch(r"patches(?:-([1-9]\d{0,4}))?", name)
-    return int(found[1] or FILTERS) if found else 0
 
 
 class Pixels(nn.Module):

@@ -51,7 +51,7 @@ class Whitening(nn.Module):
         values, vectors = values.flip(0)[:dim].clamp(min=0), vectors.flip(1)[:, :dim]
         # The sign of an eigenvector is arbitrary: the largest entry is made positive.
         vectors = vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
-        matrix = vectors * (values + SHRINKAGE * values.mean()).rsqrt()
+        matrix = vectors * (values + SHRINKAGE * values.mean()).clamp(min=VARIANCE_EPSILON).rsqrt()
         matrix[:, count // EACH :] = 0  # the variance of later components is that of these few features only
         self.mean.copy_(first + mean)
         self.matrix.copy_((scale[:, None] * matrix).T)

@@ -108,7 +108,7 @@ class SmallEncoder(nn.Module):
             filters, mean = pca_filters(patches, half)
         else:
             filters, mean = kmeans_filters(patches, half, generator)
-            filters = filters / ((patches - mean) @ filters.T).std(0)[:, None]
+            filters = filters / ((patches - mean) @ filters.T).std(0).clamp(min=1e-6)[:, None]
         offset = -filters @ mean
         assert self.conv1.bias is not None
         self.conv1.weight.copy_(torch.cat([filters, -filters]).view_as(self.conv1.weight))

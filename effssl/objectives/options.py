@@ -101,6 +101,7 @@ class MoCoOptions(TermOptions):
 class VICRegOptions(TermOptions):
     """Pull views together, keep the variance of every dimension of z and decorrelate them."""
 
+    weight: NonNegative = 0.04
     invariance: NonNegative = 25.0
     """λ, weight of the squared distance of views"""
     variance: NonNegative = 25.0
@@ -113,6 +114,7 @@ class VICRegOptions(TermOptions):
 class TCROptions(TermOptions):
     """Pull views to their mean and maximize the total coding rate of the batch (EMP-SSL)."""
 
+    weight: NonNegative = 0.005
     invariance: NonNegative = 200.0
     """λ, weight of 1 − cos between a view and the mean over views"""
     epsilon_squared: Small = 0.2

@@ -11,7 +11,7 @@ from typing import Any
 
 from effssl.augment.options import ViewGroup
 from effssl.config import Config, config_type
-from effssl.network.options import PATCH_DIM, ReadoutOptions
+from effssl.network.options import PATCH_DIM, ReadoutOptions, patch_filters, pixels_side
 from effssl.objectives.expression import parse
 from effssl.recipes.budgets import RUNG, parse_budget, recipe_for_budget
 from effssl.recipes.catalog import choose, published_form, read, score
@@ -108,15 +108,17 @@ def uses_dial(flags: Mapping[str, Any], file: Path | None = None) -> bool:
 
 
 def _on_dial(given: Mapping[str, Any]) -> bool:
-    return bool(given.get("budget")) and not given.keys() & {"objective", "encoder", "recipe", "versions"}
+    asks_for_more = given.keys() & {"objective", "encoder", "versions"} or given.get("recipe", "auto") != "auto"
+    return bool(given.get("budget")) and not asks_for_more
 
 
 def _whiten_patches(config: Config, request: _Given) -> Config:
     """k-means patches are compared by their whitened features, unless told otherwise."""
     given = merge(request.file, request.flags)
-    if not config.encoder.startswith("patches") or {"whiten", "readout"} & given.keys():
+    if not patch_filters(config.encoder):
         return config
-    return dataclasses.replace(config, whiten="on", readout=ReadoutOptions(maps=False, dim=PATCH_DIM))
+    readout = build(ReadoutOptions, given.get("readout", {}), "readout", ReadoutOptions(maps=False, dim=PATCH_DIM))
+    return dataclasses.replace(config, whiten=given.get("whiten", "on"), readout=readout)
 
 
 def _recipe_note(name: str, asked: str) -> str:
@@ -129,6 +131,11 @@ def _recipe_note(name: str, asked: str) -> str:
 def _scale_lr(config: Config, base: Config, request: _Given, notes: list[str]) -> Config:
     """A recipe's learning rate holds for its batch size: proportional to it, or for adamw and muon to its root."""
     given, optimizer = merge(request.file, request.flags), config.optimizer
+    if optimizer.name != base.optimizer.name and "lr" not in given:
+        raise RequestError(
+            f"the recipe's learning rate is one for {base.optimizer.name}; with --optimizer.name {optimizer.name} give "
+            "--lr too, e.g. 0.001 for adamw, 0.02 for muon"
+        )
     old, new = base.batch_size, config.batch_size
     if new == old:
         return config
@@ -186,6 +193,10 @@ def check_combinations(config: Config) -> None:
         raise RequestError(f"augment.blur_kernel is {config.augment.blur_kernel}; it must be odd")
     if optimizer.nesterov and (optimizer.name not in ("sgd", "muon") or optimizer.momentum == 0):
         raise RequestError("optimizer.nesterov needs sgd with momentum, or muon with momentum")
+    if pixels_side(config.encoder):
+        raise RequestError(
+            f"{config.encoder} has nothing to train; effssl eval knn {config.encoder} --data … evaluates it"
+        )
     for name, group in config.views.named().items():
         _check_views(f"views.{name}", group)
 

@@ -106,6 +106,7 @@ def probe_task(encoder: LoadedEncoder, batches: list[TaskExamples]) -> dict[str,
     if len(labels) < FEWEST or len(labels[0::2].unique()) < 2:
         return None
     with torch.inference_mode():
+        encoder = encoder.without_whitening()  # means over mirror images cannot tell 90° from 270°
         h = torch.cat([encoder.encoder(some.pixels.to(encoder.device)).float().cpu() for some in batches])
     model = LogisticRegression(C=0.1, max_iter=200).fit(h[0::2].numpy(), labels[0::2].numpy())
     predicted = torch.from_numpy(model.predict(h[1::2].numpy()))

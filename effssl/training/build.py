@@ -59,8 +59,9 @@ def build_objective(
         classes=len(data.train.classes) if data else 0,
         sample=sampler(data.train, config.image_size, config.augment, config.seed) if data else None,
     )
-    network = network or build_network(config)
-    derive_filters(network.encoder, config, info)
+    if network is None:
+        network = build_network(config)
+        derive_filters(network.encoder, config, info)
     check_sides(config, groups, network)
     terms = build_terms({name: getattr(config, name) for name in plan.weights}, network, info)
     objective = Objective(network, terms, plan.weights, groups)

@@ -19,7 +19,8 @@ from effssl.features.whitening import ReadoutFitter, first_images, patch_encoder
 from effssl.network.encoders import Encoder, build_encoder
 from effssl.network.loaded import LoadedEncoder
 from effssl.network.network import Network
-from effssl.network.patches import PIXELS
+from effssl.network.options import PIXELS
+from effssl.network.patches import SIDE
 from effssl.runtime.distribution import gather_uneven, rank, world_size
 from effssl.runtime.errors import RunFailed
 from effssl.training.metadata import encoder_metadata
@@ -93,6 +94,7 @@ class Monitor:
         self.readouts: ReadoutFitter | None = None
         if config.whiten == "on":
             self.readouts = ReadoutFitter(fit, config.readout, self.about, config.seed)
+            self.readouts.prepare()  # once, so that a budget does not take it for a part of every evaluation
 
     def evaluate(self, line: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Figures of the representation; after training, with the line of the epoch, a verdict too."""
@@ -109,14 +111,16 @@ class Monitor:
     def measure(self, network: Network) -> Representation:
         """Measure without disturbing: eval mode, no gradient, and back to what it was."""
         with evaluating(network):
-            h = self._features(network.encoder, self.queries).h[:SAMPLE]
+            queries = self._features(network.encoder, self.queries)
+            h = queries.h[:SAMPLE]
             z = network.g(h.to(network.encoder.device)).float().cpu()
             if not (torch.isfinite(h).all() and torch.isfinite(z).all()):
                 raise RunFailed("the network's features are not finite; try a smaller --lr or a longer warm-up")
             encoder = self.finished(network.encoder)  # without labels too, so that a budget knows its time
             knn = None
             if self.queries.labels is not None and len(self.bank):
-                knn = knn_accuracy(self._features(encoder, self.bank), self._features(encoder, self.queries))
+                queries = self._features(encoder, self.queries) if encoder is not network.encoder else queries
+                knn = knn_accuracy(self._features(encoder, self.bank), queries)
         return Representation(spread(h), spread(z), effective_rank(h), effective_rank(z), knn, len(h))
 
     def finished(self, encoder: Encoder) -> Encoder:
@@ -136,9 +140,11 @@ class Monitor:
         if self.queries.labels is None or not len(self.bank):
             return {}
         pixels = LoadedEncoder(build_encoder("pixels", PIXELS), self.about | {"image_size": PIXELS})
-        patches = patch_encoder(self.bank, LoadedEncoder(pixels.encoder, self.about), BASELINE_PATCHES)
+        encoders = {"pixels": pixels}
+        if self.about["image_size"] >= SIDE:
+            encoders["patches"] = patch_encoder(self.bank, LoadedEncoder(pixels.encoder, self.about), BASELINE_PATCHES)
         found = {}
-        for name, encoder in {"pixels": pixels, "patches": patches}.items():
+        for name, encoder in encoders.items():
             bank, queries = self._features(encoder, self.bank), self._features(encoder, self.queries)
             found[f"baseline/{name}"] = round(knn_accuracy(bank, queries), 4)
         return found

@@ -14,12 +14,12 @@ import torch
 from effssl.config import differences
 from effssl.data import NAMED, Data, open_data
 from effssl.data.folder import as_listed, write_list
-from effssl.network.patches import patch_filters
+from effssl.network.options import patch_filters
 from effssl.recipes.budgets import parse_budget
 from effssl.recipes.resolve import Plan, resolve, uses_dial
 from effssl.run import RunFolder
 from effssl.runtime.device import pick_device
-from effssl.runtime.distribution import any_process, barrier, process_group, rank, restarted
+from effssl.runtime.distribution import any_process, barrier, process_group, rank, restarted, world_size
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.memory import keep_freed_memory
@@ -101,7 +101,11 @@ def make_plan(request: Request, device: torch.device) -> Plan:
     flags = dict(request.flags)
     plan = resolve(flags, request.config, device.type != "cpu", request_speed(request, device))
     folder = request.out or default_folder(plan)
-    if not (uses_dial(flags, request.config) and request.resume == "auto" and (folder / "config.yaml").is_file()):
+    if not (
+        uses_dial(flags, request.config)
+        and (request.resume == "auto" or restarted())
+        and (folder / "config.yaml").is_file()
+    ):
         return plan
     return resolve(flags | {"recipe": RunFolder(folder).config.recipe}, request.config, device.type != "cpu")
 
@@ -110,7 +114,7 @@ def request_speed(request: Request, device: torch.device) -> float:
     """This machine's speed relative to the reference, where a time budget is to choose the recipe."""
     if device.type != "cpu" or not uses_dial(request.flags, request.config):
         return 1.0
-    return mean_over_ranks(relative_speed())
+    return world_size() * mean_over_ranks(relative_speed())
 
 
 def is_computed(plan: Plan) -> bool:

@@ -262,3 +262,8 @@ def test_overwrite(desk: Path, in_tmp: Path) -> None:
     main(["export", str(desk / "run"), "--to", "timm", "--overwrite"])
     assert Path("run.timm.safetensors").stat().st_size > 1_000_000
     assert sorted(path.name for path in in_tmp.iterdir()) == ["run.timm.safetensors", "run.timm.safetensors.md"]
+
+
+def test_an_encoder_of_ours_has_no_place_in_torchvision(tmp_path: Path) -> None:
+    with pytest.raises(effssl.RequestError, match="torchvision has no pixels network; export to safetensors, onnx"):
+        effssl.export("pixels", "torchvision", tmp_path / "a.pth")

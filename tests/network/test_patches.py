@@ -118,3 +118,8 @@ def test_pixels_are_the_image_at_a_smaller_side(images: Tensor) -> None:
 def test_a_stem_of_patches_is_for_small_encoders() -> None:
     with pytest.raises(RequestError, match="for the encoders tiny and small, not for resnet18"):
         build_encoder("resnet18", 32, "pca")
+
+
+def test_images_smaller_than_a_patch_are_refused(images: Tensor) -> None:
+    with pytest.raises(RequestError, match="patches have 6 pixels, images 4"):
+        PatchResponses(10).fit(images[..., :4, :4], generator(0, "test"))

@@ -46,5 +46,18 @@ def test_a_request_that_says_more_does_not_use_it(flags: dict, tmp_path: Path) -
     assert not RUNG.fullmatch(resolve({"data": "cifar10", "budget": "5m"}, file).config.recipe)
 
 
+def test_recipe_auto_says_nothing_more() -> None:
+    flags = {"data": "cifar10", "budget": "5m"}
+    assert resolve(flags | {"recipe": "auto"}).config.recipe == resolve(flags).config.recipe
+
+
+def test_patches_are_whitened_with_what_was_given() -> None:
+    flags = {"data": "cifar10", "encoder": "patches-50"}
+    assert resolve(flags).config.readout.dim == 1024
+    readout = resolve(flags | {"readout": {"flip": False}}).config.readout
+    assert (readout.dim, readout.flip, readout.maps) == (1024, False, False)
+    assert resolve(flags | {"whiten": "off"}).config.whiten == "off"
+
+
 def test_with_an_accelerator_the_papers_recipe_is_kept() -> None:
     assert not RUNG.fullmatch(resolve({"data": "cifar10", "budget": "5m"}, accelerator=True).config.recipe)

@@ -212,6 +212,8 @@ def test_values_that_do_not_go_together_are_refused(flags: dict[str, Any], says:
         ({"form": "paper"}, "unknown key 'form'"),
         ({"rotation": {"weight": -1.0}}, "rotation.weight is -1.0; it must be at least 0"),
         ({"lr": float("nan")}, "lr is nan"),
+        ({"encoder": "pixels"}, "pixels has nothing to train; effssl eval knn pixels"),
+        ({"optimizer": {"name": "muon"}}, "learning rate is one for sgd; with --optimizer.name muon give --lr too"),
     ],
 )
 def test_wrong_requests_are_refused(flags: dict[str, Any], says: str) -> None:

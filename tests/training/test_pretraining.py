@@ -95,14 +95,19 @@ def test_same_seed_same_run_other_seed_other_run(finished: effssl.Run, tmp_path:
 DERIVED = {
     "recipe": "cpu-simclr", "encoder": "tiny", "stem": "pca", "whiten": "on",
     "words": {"filters": 8, "stride": 4, "dim": 16}, "readout": {"dim": 32, "patches": 8, "patch_dim": 16},
-    "optimizer": {"name": "muon", "nesterov": True},
+    "optimizer": {"name": "muon", "nesterov": True}, "lr": 0.02,
 }  # fmt: skip
 """Everything that is computed from the images: a stem, the targets of words, a readout."""
 
 
 @pytest.mark.parametrize(
     ("objective", "flags"),
-    [("byol+rotation", {}), ("simsiam", {}), ("simclr+words", DERIVED), ("sigreg", {"optimizer": {"name": "adamw"}})],
+    [
+        ("byol+rotation", {}),
+        ("simsiam", {}),
+        ("simclr+words", DERIVED),
+        ("sigreg", {"optimizer": {"name": "adamw"}, "lr": 0.001}),
+    ],
 )
 def test_resume_equals_no_interruption_to_the_bit(
     objective: str, flags: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -300,6 +305,10 @@ def test_a_run_stands_beside_what_costs_nothing(finished: effssl.Run) -> None:
         "knn of pixels k=20",
     } <= finished.results().keys()
     assert score.value > 50
+    before = finished.results()
+    with pytest.raises(effssl.RequestError, match="probe contrastive has no baselines"):
+        finished.scores("probe contrastive", baselines=True)
+    assert finished.results() == before
 
 
 def test_patches_are_computed_not_trained(tmp_path: Path) -> None:

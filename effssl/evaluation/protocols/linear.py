@@ -91,7 +91,7 @@ def evaluate_linear(encoder: LoadedEncoder, data: Data, options: LinearOptions) 
         "setting": options.setting, "optimizer": "SGD", "momentum": MOMENTUM, "weight_decay": probe.weight_decay,
         "batch": probe.batch, "epochs": probe.epochs, "lr": lr, "lr_chosen_on": chosen_on, "lr_grid": list(probe.lrs),
         "lr_decay": probe.decay(),
-        "features": "h, random crops and flips" if probe.augmented else "h, cached, no augmentation",
+        "features": "random crops and flips" if probe.augmented else "cached, no augmentation",
         "seed": options.seed,
     }  # fmt: skip
     also = {"best_epoch_accuracy": max(float(accuracy) for accuracy in history)}
