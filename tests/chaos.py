@@ -194,6 +194,7 @@ def corrupt(case: Case, dice: random.Random) -> Outcome:
             content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
         else:
             del content[dice.randrange(len(content)) :]
+        path.unlink()  # killed while saving, both names may be those of one file
         path.write_bytes(content)
     return case.finish("damaged checkpoint", out, before - saved_steps(out))
 

@@ -132,10 +132,8 @@ def _scale_lr(config: Config, base: Config, request: _Given, notes: list[str]) -
     """A recipe's learning rate holds for its batch size: proportional to it, or for adamw and muon to its root."""
     given, optimizer = merge(request.file, request.flags), config.optimizer
     if optimizer.name != base.optimizer.name and "lr" not in given:
-        raise RequestError(
-            f"the recipe's learning rate is one for {base.optimizer.name}; with --optimizer.name {optimizer.name} give "
-            "--lr too, e.g. 0.001 for adamw, 0.02 for muon"
-        )
+        suited = "give --lr too, e.g. 0.001 for adamw, 0.02 for muon"
+        notes.append(f"lr {base.lr:g} is one for {base.optimizer.name}; with {optimizer.name} {suited}")
     old, new = base.batch_size, config.batch_size
     if new == old:
         return config

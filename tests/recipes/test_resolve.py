@@ -213,9 +213,15 @@ def test_values_that_do_not_go_together_are_refused(flags: dict[str, Any], says:
         ({"rotation": {"weight": -1.0}}, "rotation.weight is -1.0; it must be at least 0"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"encoder": "pixels"}, "pixels has nothing to train; effssl eval knn pixels"),
-        ({"optimizer": {"name": "muon"}}, "learning rate is one for sgd; with --optimizer.name muon give --lr too"),
     ],
 )
 def test_wrong_requests_are_refused(flags: dict[str, Any], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         resolve({"data": "x"} | flags)
+
+
+def test_a_learning_rate_for_another_optimizer_is_noted() -> None:
+    flags = {"data": "x", "objective": "simclr", "recipe": "cpu-simclr", "optimizer": {"name": "muon"}}
+    says = "is one for sgd; with muon give --lr too"
+    assert any(says in note for note in resolve(flags).notes)
+    assert not any(says in note for note in resolve(flags | {"lr": 0.02}).notes)

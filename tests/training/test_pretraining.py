@@ -306,8 +306,8 @@ def test_a_run_stands_beside_what_costs_nothing(finished: effssl.Run) -> None:
     } <= finished.results().keys()
     assert score.value > 50
     before = finished.results()
-    with pytest.raises(effssl.RequestError, match="probe contrastive has no baselines"):
-        finished.scores("probe contrastive", baselines=True)
+    with pytest.raises(effssl.RequestError, match="probe-contrastive has no baselines"):
+        finished.scores("probe-contrastive", baselines=True)
     assert finished.results() == before
 
 
