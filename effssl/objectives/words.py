@@ -25,7 +25,7 @@ BATCH = 250  # images whose responses are held at once
 class Words(Term):
     """L = 1 − mean over online views v of cos(W h_v, t), t the pooled and whitened patch responses of the clean image.
 
-    Targets are computed with each batch: they cost a few percent of a step, and no pass over the set before it.
+    Targets are computed with each batch: no pass over the set before training, nothing to keep in a checkpoint.
     """
 
     reads = ("online", "clean")
