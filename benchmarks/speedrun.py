@@ -26,8 +26,8 @@ from effssl.runtime.versions import EFFSSL
 ROWS = Path(__file__).with_name("speedrun.jsonl")
 ENTRIES = {
     "effssl": ["--budget", "{budget}"],
-    "effssl 0.1, simclr+rotation": ["--budget", "{budget}", "--objective", "simclr+rotation", "--encoder", "tiny"],
-    "effssl 0.1, simclr": ["--budget", "{budget}", "--objective", "simclr", "--encoder", "tiny"],
+    "simclr+rotation, tiny": ["--budget", "{budget}", "--objective", "simclr+rotation", "--encoder", "tiny"],
+    "simclr, tiny": ["--budget", "{budget}", "--objective", "simclr", "--encoder", "tiny"],
     "k-means patches": ["--encoder", "patches"],
 }
 """Flags of `effssl pretrain` by entry. Entries of other software are run by their own scripts: `--entry lightly`."""
