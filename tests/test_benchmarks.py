@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import shapes, speedrun
+from benchmarks import shapes, speedrun, tasks
 from benchmarks.compare import worse
 from benchmarks.growth import cases, one
 from benchmarks.timing import interleaved
@@ -71,3 +71,15 @@ def test_a_record_needs_five_seeds_and_significance() -> None:
     assert not speedrun.is_record([value + 0.05 for value in old], old)  # within the noise
     assert not speedrun.is_record([value + 1 for value in old[:4]], old)
     assert not speedrun.is_record([value - 1 for value in old], old)
+
+
+def test_the_tasks_table_pairs_an_arm_with_its_control_by_seed():
+    def row(arm, seed, linear):
+        return {"key": ["simclr", arm, "λ 1", seed], "flops": 10, "knn": 50.0, "linear": linear}
+
+    rows = [row("base", 0, 60.0), row("control", 0, 61.0), row("control", 1, 71.0)]
+    rows += [row("words", 1, 73.0), row("words", 0, 62.0), {"key": ["simclr", "words", "λ 5", 0], "flops": 10}]
+    lines = tasks.table(rows, seeds=3).splitlines()[2:]
+    # Differences of 1 and 2: mean 1.5, standard error 0.5, t quantile of one degree of freedom 12.7.
+    assert lines[2] == "| simclr | words | λ 1 | 1.00× | 50.0 ± 0.0 | 67.5 ± 7.8 | +1.5 ± 6.4 |"
+    assert "one seed" in tasks.table([row("base", 0, 60.0), row("control", 0, 61.0), row("words", 0, 62.0)], 3)
