@@ -71,7 +71,6 @@ def evaluate_(what: str, run: str, args: list[str]) -> None:
     import tyro
 
     from effssl.evaluation.catalog import describe_protocol, find_protocol
-    from effssl.runtime.progress import table
 
     protocol = find_protocol(what)
     kind = dataclasses.make_dataclass("Eval", [], bases=(protocol.options, EvaluationTarget), frozen=True)
@@ -85,8 +84,7 @@ def evaluate_(what: str, run: str, args: list[str]) -> None:
         write_atomically(Path(parsed.out).expanduser(), json.dumps(score.record(), indent=2) + "\n")
     print_score(score, f"{what} of {run} on {score.source['data']}")
     if baselines:
-        rows = [(name, f"{other.value:.2f} %") for name, other in {run: score, **baselines}.items()]
-        table(f"beside what costs nothing, {score.metric}", ("", "value"), rows)
+        print_baselines({run: score, **baselines})
 
 
 def _scores_of(
@@ -127,6 +125,20 @@ def check_score_file(path: Path) -> None:
         free = False
     if not free:
         raise RequestError(f"{path} exists and is not a score; choose another --out")
+
+
+def print_baselines(scores: dict[str, Score]) -> None:
+    """The scores of an encoder and of what costs nothing, side by side, with all that was measured in percent."""
+    from effssl.runtime.progress import table
+
+    first = next(iter(scores.values()))
+    further = [key for key, value in first.also.items() if isinstance(value, float)]
+    columns = ("", first.metric, *(key.replace("_", " ") for key in further))
+    rows = [
+        (name, *(f"{value:.2f} %" for value in (score.value, *(score.also[key] for key in further))))
+        for name, score in scores.items()
+    ]
+    table("beside what costs nothing", columns, rows)
 
 
 def print_score(score: Score, title: str) -> None:
