@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import re
+import reprlib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 
 from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.reading import describe, one_line, read_text
 from effssl.runtime.versions import EFFSSL
 
 
@@ -71,14 +73,16 @@ def check(settings: Any, where: str = "") -> None:
             continue
         allowed = next((x for x in getattr(hints[item.name], "__metadata__", ()) if isinstance(x, Between)), Between())
         numbers = [v for v in (value if isinstance(value, tuple) else [value]) if type(v) in (int, float)]
-        if not all(math.isfinite(v) and allowed.low <= v <= allowed.high for v in numbers):
+        if not all(-math.inf < v < math.inf and allowed.low <= v <= allowed.high for v in numbers):
             shown = list(value) if isinstance(value, tuple) else value
-            raise RequestError(f"{name} is {shown}; it must be {allowed if allowed != Between() else 'finite'}")
+            raise RequestError(f"{name} is {_shown(shown)}; it must be {allowed if allowed != Between() else 'finite'}")
         if value == () != item.default:
             raise RequestError(f"{name} needs at least one value")
 
 
 T = TypeVar("T")
+MOST_BYTES = 1 << 17  # of a YAML file; those of effssl have some thousands
+MOST_VALUES, ALIASES = 10_000, 10  # in a YAML file
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str, base: T | None = None) -> T:
@@ -90,14 +94,23 @@ def build(cls: type[T], values: Mapping[str, Any], where: str, base: T | None = 
     for key, value in values.items():
         key = str(key)
         if key not in hints:
-            raise RequestError(f"{where}: unknown key {key!r}{did_you_mean(key, hints)}; known: {', '.join(hints)}")
+            raise RequestError(
+                f"{where}: unknown key {_shown(key)}{did_you_mean(key, hints)}; known: {', '.join(hints)}"
+            )
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, Mapping):
-                raise RequestError(f"{where}: {key} holds several values, got {value!r}")
+                raise RequestError(f"{where}: {key} holds several values, got {_shown(value)}")
             changes[key] = build(typing.cast(type, hints[key]), value, f"{where}: {key}", getattr(base, key))
         else:
             changes[key] = _convert(value, hints[key], f"{where}: {key}")
     return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+
+
+def _shown(value: Any) -> str:
+    """A value for a message; what is long or nested is shortened before it is written out."""
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = brief.maxlong = 80
+    return one_line(brief.repr(value))
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
@@ -107,19 +120,22 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         choices = typing.get_args(hint)
         if value in choices:
             return value
-        raise RequestError(f"{where} is {value!r}; choose one of {', '.join(map(str, choices))}")
+        raise RequestError(f"{where} is {_shown(value)}; choose one of {', '.join(map(str, choices))}")
     if origin is tuple:
         inner = typing.get_args(hint)
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         if inner[-1] is Ellipsis:
             return tuple(_convert(item, inner[0], where) for item in items)
         if len(items) != len(inner):
-            raise RequestError(f"{where} takes {len(inner)} values, got {value!r}")
+            raise RequestError(f"{where} takes {len(inner)} values, got {_shown(value)}")
         return tuple(_convert(item, one, where) for item, one in zip(items, inner, strict=True))
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            raise RequestError(f"{where} is {_shown(value)}, which is too large") from None
     if type(value) is not hint:
-        raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {value!r}")
+        raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {_shown(value)}")
     return value
 
 
@@ -165,19 +181,32 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: `on` is a word, not true, 1e-4 is a number, and a key stands once."""
+    """YAML as people mean it: `on` and dates are words, 1e-4 is a number, and a key stands once."""
+
+    aliases = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """What SafeLoader does; but a few aliases of aliases can stand for a billion values."""
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > ALIASES:
+                raise yaml.YAMLError(f"it has more than {ALIASES} aliases")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """What SafeLoader does, but where a key stands twice it does not quietly take the last one."""
-        names = [key.value for key, _ in node.value]
-        for name in names:
-            if names.count(name) > 1:
-                raise yaml.YAMLError(f"{name!r} stands there twice")
+        if not isinstance(node, yaml.MappingNode):
+            raise yaml.YAMLError("it calls something a mapping that is none")
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.YAMLError(f"{one_line(repr(key.value))} stands there twice")
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
         return super().construct_mapping(node, deep)
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float", ":timestamp"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|false|False)$"), list("tTfF"))
@@ -191,19 +220,44 @@ _Loader.add_implicit_resolver(
 def written_by(values: dict[str, Any]) -> str:
     """Take the versions out of a config file's values; a hint if a newer effssl wrote it."""
     versions = values.pop("versions", None)
-    theirs = str(versions.get("effssl", "")) if isinstance(versions, dict) else ""
+    theirs = one_line(versions.get("effssl", ""), 40) if isinstance(versions, dict) else ""
     numbers = [[int(n) for n in re.findall(r"\d+", text)] for text in (theirs, EFFSSL)]
     return f" (written by effssl {theirs}, which is newer than this {EFFSSL})" if numbers[0] > numbers[1] else ""
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text holds; whatever is wrong with it is a ValueError of one line."""
+    try:
+        values = yaml.load(text, _Loader)
+        _check_count(values)
+        return values
+    except Exception as error:  # its constructors raise anything: `!!int abc`, `!!timestamp no`, deep nesting …
+        raise ValueError(describe(error)) from None
+
+
+def _check_count(values: Any) -> None:
+    """Refuse more values than settings have; an alias of what contains it would have no end."""
+    waiting, count = [values], 0
+    while waiting:
+        item = waiting.pop()
+        count += 1
+        if count > MOST_VALUES:
+            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+        if isinstance(item, (dict, list)):
+            waiting += item.values() if isinstance(item, dict) else item
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds a mapping."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        text = read_text(path)
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"it has {len(text):,} bytes, and settings have {MOST_BYTES:,} at most")
+        values = parse_yaml(text)
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise RequestError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} is not readable as YAML: {describe(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise RequestError(f"{path} does not hold 'key: value' lines")
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 import yaml
 
-from effssl.config import config_type, differences
+from effssl.config import Config, config_type, differences
 from effssl.recipes import resolve
 from effssl.runtime.errors import RequestError
 from effssl.schema import Between, build, check, digest, flatten, merge, nest, read_yaml, to_dict, written_by
@@ -122,6 +123,9 @@ def test_differences_leave_out_the_machine() -> None:
         ("x: 1.5", {"x": 1.5}),
         ("x: 3", {"x": 3}),
         ("x: {y: [1, 2.0]}", {"x": {"y": [1, 2.0]}}),
+        ("x: 2020-01-31", {"x": "2020-01-31"}),
+        ("x: 2020-13-45", {"x": "2020-13-45"}),
+        ("x: &a [1]\ny: *a", {"x": [1], "y": [1]}),
     ],
 )
 def test_yaml_as_people_mean_it(text: str, values: dict[str, Any], tmp_path: Path) -> None:
@@ -139,12 +143,48 @@ def test_yaml_as_people_mean_it(text: str, values: dict[str, Any], tmp_path: Pat
         ("- 1\n", "does not hold 'key: value' lines"),
         ("1: 2\n", "does not hold 'key: value' lines"),
         ("a: [1\n", "is not readable as YAML"),
+        ("a: !!map [1, 2]\n", "a mapping that is none"),
+        ("a: !!int abc\n", "invalid literal"),
+        ("a: !!bool abc\n", "is not readable as YAML"),
+        ("a: !!timestamp abc\n", "is not readable as YAML"),
+        ("lr: &a [*a]\n", "more than 10,000 values"),
+        ("a: " + "9" * 5000 + "\n", "is not readable as YAML"),
+        ("a: b\n" * 30_000, "bytes, and settings have"),
     ],
 )
 def test_files_that_are_no_settings(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(RequestError, match=says):
         read_yaml(tmp_path / "c.yaml")
+
+
+def alias_bomb(levels: int, each: int) -> str:
+    lines = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}' if i else 'x'] * each)}]" for i in range(levels)]
+    return "\n".join([*lines, f"lr: *l{levels - 1}\n"])
+
+
+@pytest.mark.parametrize(
+    ("levels", "each", "says"), [(9, 9, "more than 10 aliases"), (3, 4, "unknown key"), (2, 10_000, "bytes|aliases")]
+)
+def test_aliases_of_aliases_do_not_explode(levels: int, each: int, says: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(alias_bomb(levels, each))
+    started = time.monotonic()
+    with pytest.raises(RequestError, match=says) as error:
+        resolve({"data": "x"}, tmp_path / "c.yaml")
+    assert time.monotonic() - started < 5
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, list(range(10_000)), 10**400, -(10**400)])
+def test_an_error_does_not_repeat_a_long_value(value: Any) -> None:
+    with pytest.raises(RequestError) as error:
+        check(build(Config, {"lr": value}, "here"))
+    assert len(str(error.value)) < 400
+
+
+def test_versions_that_are_none() -> None:
+    assert written_by({"versions": 3}) == written_by({"versions": None}) == ""
+    assert len(written_by({"versions": {"effssl": "9" * 5000}})) < 200
 
 
 def test_a_newer_versions_file_says_so() -> None:

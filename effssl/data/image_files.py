@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +10,10 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from effssl.runtime.errors import Stopped
+from effssl.runtime.reading import check_regular
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""What is decoded, whatever a file is called; of other formats PIL starts programs (PostScript: gs) or loads more."""
 ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
 
 
@@ -20,9 +21,8 @@ ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
 def opened(path: Path) -> Iterator[Image.Image]:
     """Open an image file; whatever is wrong with it raises OSError."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError("not a file")  # a pipe would block forever
-        with Image.open(path) as image:
+        check_regular(path)
+        with Image.open(path, formats=FORMATS) as image:
             yield image
     except (OSError, Stopped):
         raise

@@ -40,6 +40,7 @@ from effssl.runtime.progress import progress_bar
 
 FORMAT = "effssl pack 1"
 PART = 32  # images that are cropped at a time: as floats, a batch of photographs takes much memory
+PADDING = 2.0  # largest size of such a part, padded to its largest height and width, relative to its images
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,23 @@ class PackedImages:
         """The crops of each request, in order; a thread reads one batch ahead."""
 
         def read(request: CropRequest) -> list[Tensor]:
-            return [self.read(rows) for rows in request.rows.split(PART)]
+            return [self.read(rows) for rows in request.rows.split(self._counts(request.rows))]
 
         return crop_from_pixels(read_ahead(read, requests), reading)
+
+    def _counts(self, rows: Tensor) -> list[int]:
+        """How many successive images are read at a time: one tall and one wide image would become two large ones."""
+        counts: list[int] = []
+        height = width = area = 0
+        for h, w in self.sizes[rows].tolist():
+            height, width, area = max(height, h), max(width, w), area + h * w
+            count = counts[-1] + 1 if counts else 1
+            if not counts or count > PART or height * width * count > PADDING * area:
+                counts.append(1)
+                height, width, area = h, w, h * w
+            else:
+                counts[-1] = count
+        return counts
 
 
 def is_pack(folder: str | Path) -> bool:

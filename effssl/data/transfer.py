@@ -25,6 +25,7 @@ from effssl.data.splits import pick_per_class
 from effssl.data.voc import CLASSES, VocImage, read_voc
 from effssl.runtime.errors import RequestError
 from effssl.runtime.randomness import generator
+from effssl.runtime.reading import read_arrays, read_bytes
 
 TIMEOUT = 10.0  # seconds without a response
 
@@ -119,11 +120,10 @@ def _cifar_below(name: str, root: Path) -> Data | None:
     stored, layout = root / f"{name}.npz", root / LAYOUT[name][0]
     try:
         if stored.is_file():
-            with np.load(stored, allow_pickle=False) as file:
-                return data_of(name, dict(file))
+            return data_of(name, read_arrays(stored))
         if not layout.is_dir():
             return None
-        arrays = read_layout(name, lambda file: (layout / file).read_bytes())
+        arrays = read_layout(name, lambda file: read_bytes(layout / file))
         verify(name, arrays)
         return data_of(name, arrays)
     except UNREADABLE as error:

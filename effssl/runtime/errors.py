@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 80  # characters of a word that is compared
+
 
 class RequestError(ValueError):
     """What was asked for is wrong: unknown name, missing folder, a run that is already there. Exit code 2."""
@@ -24,5 +26,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("rotatoin", ["byol", "rotation"])
     ' (did you mean rotation?)'
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word[:LONGEST], list(known), n=1, cutoff=0.6)
     return f" (did you mean {near[0]}?)" if near else ""

@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from effssl.recipes import resolve
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
 from effssl.runtime.pool import Pool
 from effssl.runtime.progress import say, table
-from effssl.schema import digest, flatten, merge, nest, to_dict
+from effssl.schema import digest, flatten, merge, nest, parse_yaml, to_dict
 from effssl.studies.arm import child_job
 
 if TYPE_CHECKING:
@@ -92,8 +90,8 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text)
+    except ValueError:
         raise RequestError(f"--over: {text!r} is not a value") from None
 
 

@@ -17,6 +17,7 @@ from sklearn.datasets import load_sample_image
 
 import effssl
 from effssl.data import loader
+from effssl.data.image_files import decode
 
 ROOT = Path(__file__).parent.parent.parent
 PHOTO = Image.fromarray(load_sample_image("flower.jpg"))
@@ -51,6 +52,21 @@ def test_bombs_empty_files_and_text_are_listed_and_left_out(album: Path, tmp_pat
     assert sorted(Path(line).name for line in listed) == ["bomb.png", "empty.jpg", "text.jpg"]
 
 
+def test_no_program_is_started_to_decode_an_image(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIL decodes PostScript, whatever the file is called, by Ghostscript."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (programs / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    (album / "x.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 90 90\n%%EndComments\nshowpage\n")
+    data = effssl.data.open_data(str(album))
+    assert [Path(name).name for name in data.unreadable] == ["x.jpg"]
+    with pytest.raises(OSError, match="cannot identify"):
+        decode(album / "x.jpg")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_names_with_spaces_unicode_and_line_breaks(album: Path, tmp_path: Path) -> None:
     for i, name in enumerate(("a b.jpg", "fünf 猫.jpg", "two\nlines.jpg", b"bytes\xff.jpg")):
         (album / f"{i}.jpg").rename(album / os.fsdecode(name))
@@ -75,8 +91,6 @@ def test_files_may_vanish_while_training(album: Path, tmp_path: Path, monkeypatc
 def test_an_animated_image_is_its_first_frame(album: Path) -> None:
     frames = [PHOTO.resize((64, 48)).rotate(90 * k) for k in range(3)]
     frames[0].save(album / "moving.webp", save_all=True, append_images=frames[1:], lossless=True)
-    from effssl.data.image_files import decode
-
     assert decode(album / "moving.webp").tobytes() == frames[0].tobytes()
 
 

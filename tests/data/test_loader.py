@@ -15,7 +15,7 @@ import effssl
 from effssl.augment.crop import center_boxes
 from effssl.augment.options import Augment, ViewGroup
 from effssl.data import ArrayImages, FolderImages, open_data
-from effssl.data.images import Reading, crop_batches
+from effssl.data.images import Reading, crop_batches, whole_boxes
 from effssl.data.loader import Batching, ViewLoader, ViewSpec
 from effssl.data.packing import pack
 from effssl.data.views import Views
@@ -155,6 +155,20 @@ def test_a_batch_of_a_pack_is_not_padded_to_its_largest_image(tmp_path: Path, mo
     monkeypatch.setattr(type(images), "read", lambda self, rows: [x := read(self, rows), shapes.append(x.shape)][0])
     next(loader(images, batch=8).epoch(0))
     assert sorted(shape[-1] for shape in shapes) == [80, 80, 80, 900]
+
+
+def test_a_tall_and_a_wide_image_of_a_pack_are_not_padded_to_a_large_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i, size in enumerate([(60, 60), (1200, 60), (60, 1200), (60, 80), (80, 60), (60, 60)]):
+        Image.effect_noise(size, 50).convert("RGB").save(tmp_path / f"{i}.png")
+    images = open_data(str(pack(tmp_path, short_side=0))).train
+    read = type(images).read
+    shapes: list[tuple[int, ...]] = []
+    monkeypatch.setattr(type(images), "read", lambda self, rows: [x := read(self, rows), shapes.append(x.shape)][0])
+    list(crop_batches(images, whole_boxes(images.sizes), 16, 6))
+    assert max(shape[2] * shape[3] for shape in shapes) <= 2 * 1200 * 80  # together they would be 1200×1200
+    assert sum(shape[0] for shape in shapes) == 6
 
 
 def test_workers_do_not_change_the_views(folder: Path) -> None:

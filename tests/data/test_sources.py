@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 import tarfile
@@ -219,9 +220,16 @@ def write_cifar100(root: Path, noise: np.random.Generator) -> dict[str, np.ndarr
     return written
 
 
-def test_cifar100_layout_is_read(tmp_path: Path) -> None:
+def expect_checksums_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the files of a folder for the originals."""
+    known = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    monkeypatch.setattr(cifar, "checksums", lambda name: known)
+
+
+def test_cifar100_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = write_cifar100(tmp_path, np.random.default_rng(0))
     folder = tmp_path / "cifar-100-python"
+    expect_checksums_of(folder, monkeypatch)
     arrays = cifar.read_layout("cifar100", lambda file: (folder / file).read_bytes())
     assert arrays["train_images"].shape == (50, 32, 32, 3)
     assert np.array_equal(arrays["train_images"][3, :, :, 1].reshape(-1), written["train"][3, 1024:2048])
@@ -232,6 +240,7 @@ def test_cifar100_layout_is_read(tmp_path: Path) -> None:
 def test_wrong_data_is_not_taken_for_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar100(tmp_path, np.random.default_rng(0))
     monkeypatch.setenv("EFFSSL_DATA", str(tmp_path))
+    expect_checksums_of(tmp_path / "cifar-100-python", monkeypatch)
 
     def no_network(name: str) -> cifar.Arrays:
         raise OSError("no network in this test")
@@ -247,14 +256,34 @@ def test_wrong_data_is_not_taken_for_cifar(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "cifar100.npz").exists()
 
 
-def test_a_data_file_cannot_run_code(tmp_path: Path) -> None:
+def test_a_data_file_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Bomb:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "ran",))
 
-    with pytest.raises(pickle.UnpicklingError, match="refused"):
-        cifar.read_layout("cifar100", lambda file: pickle.dumps({b"data": Bomb()}, protocol=2))
+    content = pickle.dumps({b"data": Bomb()}, protocol=2)
+    with pytest.raises(ValueError, match="train does not have the checksum of the original"):
+        cifar.read_layout("cifar100", lambda file: content)
+    monkeypatch.setattr(cifar, "checksums", lambda name: {"train": hashlib.md5(content).hexdigest()})
+    with pytest.raises(pickle.UnpicklingError, match="refused"):  # even if it had
+        cifar.read_layout("cifar100", lambda file: content)
     assert not (tmp_path / "ran").exists()
+
+
+CRASH = b"cnumpy\nndarray\n(I1\ntR(I1\n(I5\ntcnumpy\ndtype\n(S'O'\ntRI00\n(lp0\ntb."
+
+
+def test_a_data_file_cannot_crash_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unpickled, these bytes of plain arrays end Python by a segmentation fault."""
+    monkeypatch.setenv("EFFSSL_DATA", str(tmp_path))
+    monkeypatch.setattr(cifar, "_from_site", lambda name: {})
+    monkeypatch.setattr(cifar, "_from_npm", lambda: {})
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (folder / name).write_bytes(CRASH)
+    with pytest.raises(RequestError, match="data_batch_1 does not have the checksum"):
+        open_data("cifar10")
 
 
 def test_a_damaged_store_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

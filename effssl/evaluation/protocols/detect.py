@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -23,6 +22,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.transforms.functional import pil_to_tensor
 
+from effssl.data.image_files import opened
 from effssl.data.voc import CLASSES, VocImage, fingerprint, read_voc
 from effssl.evaluation.protocol import EvaluationProtocol, LearningRate
 from effssl.evaluation.score import Score
@@ -249,10 +249,10 @@ def check_images(images: list[VocImage]) -> None:
 
 def _pixels(image: VocImage) -> Tensor:
     try:
-        with Image.open(image.path) as file:
+        with opened(image.path) as file:
             # EXIF orientation is not applied: boxes do not know it.
             return pil_to_tensor(file.convert("RGB")).float() / 255
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except OSError as error:
         raise RequestError(f"{image.path} cannot be decoded: {error}") from None
 
 

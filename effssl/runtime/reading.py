@@ -1,0 +1,75 @@
+"""Files that anybody may have written: whatever bytes they hold, a reader raises OSError or ValueError of one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LINE = 200  # characters of an error or a value that a message repeats
+
+
+def one_line(text: object, length: int = LINE) -> str:
+    """Text for a message: without line breaks, and without its middle if it is long.
+
+    >>> one_line("a\\n b" + "c" * 20, 10)
+    'a bcc … cc'
+    """
+    line = " ".join(str(text).split())
+    return line if len(line) <= length else f"{line[: length // 2]} … {line[-(length // 2 - 3) :]}"
+
+
+def describe(error: BaseException) -> str:
+    """What an error says, or its kind where it says nothing."""
+    return one_line(getattr(error, "strerror", None) or error) or type(error).__name__
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a file: reading a pipe would wait forever, and a device has no end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(f"{path} is not a regular file")
+
+
+def read_bytes(path: Path) -> bytes:
+    """All of a regular file."""
+    check_regular(path)
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """All of a regular file, which holds UTF-8."""
+    return read_bytes(path).decode("utf-8")  # its error is a ValueError
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text holds."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    return parse_json(read_text(path))
+
+
+def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file by name; arrays of Python objects, which could run code, are refused."""
+    if isinstance(source, Path):
+        check_regular(source)
+    try:
+        content = np.load(io.BytesIO(source) if isinstance(source, bytes) else source, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it is a single array, not an .npz archive")
+        with content as file:
+            return {name: np.asarray(file[name]) for name in file.files}
+    except OSError:
+        raise
+    except Exception as error:  # damaged archives raise anything: zlib.error, RuntimeError, SyntaxError, MemoryError …
+        raise ValueError(describe(error)) from None
