@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from effssl.studies.scales import Sources
 
 Scale = Literal["smoke", "cpu", "paper"]
+RESULTS = ("studies", "docs/results")  # where results are looked for
 
 
 def study_(args: list[str]) -> None:
@@ -33,13 +34,26 @@ def study_(args: list[str]) -> None:
         study_run(parsed)
 
 
-def study_list() -> None:
-    """List all studies: tables and figures of the paper, and our own against compute."""
+def study_list(out: str = "") -> None:
+    """List all studies: tables and figures of the paper, and our own; with the results in a folder.
+
+    Args:
+        out: folder of results; by default `studies`, or docs/results of a checkout where there is no such folder
+    """
     from effssl.runtime.progress import table
     from effssl.studies import all_studies
+    from effssl.studies.overview import HEAD, summaries
 
-    rows = [(s.name, s.title, s.source, s.data, str(len(s.arms)), ", ".join(s.metrics)) for s in all_studies().values()]
-    table("studies", ("", "", "in the paper", "data", "arms", "metrics"), rows)
+    folder = Path(out or next((name for name in RESULTS if Path(name).is_dir()), RESULTS[0]))
+    if out and not folder.is_dir():
+        raise RequestError(f"no folder of results at {out}; effssl study run writes one")
+    studies = all_studies()
+    rows = [
+        (name, studies[name].title, studies[name].source, studies[name].data, str(len(studies[name].arms)), *summary)
+        for name, found in summaries(folder).items()
+        for summary in found
+    ]
+    table(f"studies, results in {folder}", ("", "", "in the paper", "data", "arms", *HEAD), rows)
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,8 @@ def study_run(request: StudyRun) -> None:
     """Run a study, print its results and write them to its folder."""
     from effssl.studies import load
     from effssl.studies.plan import Setup
-    from effssl.studies.report import StudyResults, print_results, write
+    from effssl.studies.report import print_results, write
+    from effssl.studies.results import StudyResults, environment
     from effssl.studies.runner import run_study
     from effssl.studies.scales import Sources
 
@@ -80,7 +95,8 @@ def study_run(request: StudyRun) -> None:
     check_writable(out)
     sources = Sources(request.images, request.voc, request.sets, request.maps)
     results = run_study(study, Setup(request.scale, request.seeds, out, sources), request.jobs)
-    found = StudyResults(study, request.scale, results, published_command(study.name, request, sources))
+    command = published_command(study.name, request, sources)
+    found = StudyResults(study, request.scale, results, command, environment(threads_per_run(request.jobs)))
     print_results(found)
     folder = write(found, out / f"{study.name}-{request.scale}")
     shown = f"effssl study show {study.name} --scale {request.scale} --out {request.out}"
@@ -89,6 +105,17 @@ def study_run(request: StudyRun) -> None:
     if failed:
         example = f"{failed[0].run.arm.name}: {failed[0].failed}"
         raise RunFailed(f"{len(failed)} of {len(results)} runs failed, e.g. {example}")
+
+
+def threads_per_run(jobs: int) -> int:
+    """How many threads each of `jobs` runs at a time has; 0 jobs run in this process."""
+    from effssl.runtime.processes import child_environment
+
+    if jobs:
+        return int(child_environment(jobs)["OMP_NUM_THREADS"].split(",")[0])
+    import torch
+
+    return torch.get_num_threads()
 
 
 def published_command(name: str, request: StudyRun, sources: Sources) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+from functools import lru_cache
+from pathlib import Path
 
 EFFSSL = "0.1.0"
 """The version of this package."""
@@ -10,7 +13,7 @@ PACKAGES = ("torch", "torchvision", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, effssl and the libraries that it computes with."""
+    """Versions of Python, effssl and the libraries that it computes with; of a checkout, the commit too."""
     from importlib.metadata import PackageNotFoundError, version  # slow to import
 
     found = {"python": platform.python_version(), "effssl": EFFSSL}
@@ -19,4 +22,17 @@ def versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "unknown"
-    return found
+    return found | ({"commit": commit()} if commit() else {})
+
+
+@lru_cache(maxsize=1)
+def commit() -> str:
+    """The commit of the checkout that this package is run from, `-dirty` if files differ; empty if it is installed."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,82 +1,93 @@
-"""Claims that a study can make about its arms; differences below the margin of the seeds decide nothing."""
+"""Claims that a study can make about its arms: each is a list of differences that it says are positive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from effssl.studies.study import Arm, Claim, Measured, Verdict
+from effssl.studies.statistics import Estimate, bootstrap, estimate
+from effssl.studies.study import Arm, Claim, Measured
 
 EQUAL_COMPUTE = 1 / 8  # two arms cost the same if their FLOPs differ by less than this share
+ROUNDING = 1.001  # of shares of epochs, so that 2 of 6 are a third
+Pairs = Sequence[tuple[str, str]]
 
 
-def beats(pairs: Sequence[tuple[str, str]], metric: str, text: str) -> Claim:
+def beats(pairs: Pairs, metric: str, text: str, data: str = "") -> Claim:
     """The first arm of every pair is better than the second; pairs that a scale leaves out do not count."""
-
-    def check(m: Measured) -> Verdict:
-        names = {arm.name for arm in m.arms}
-        return _all([_is_better(m, a, b, metric) for a, b in pairs if {a, b} <= names])
-
-    return Claim(text, check)
+    return Claim(text, lambda m: [_gain(m, a, b, metric) for a, b in pairs if m.has(a, b)], data)
 
 
-def best(arm: str, others: Sequence[str], metric: str, text: str) -> Claim:
+def best(arm: str, others: Sequence[str], metric: str, text: str, data: str = "") -> Claim:
     """One arm is better than all others."""
-    return beats([(arm, other) for other in others if other != arm], metric, text)
+    return beats([(arm, other) for other in others if other != arm], metric, text, data)
+
+
+def rises(arms: Sequence[str], metric: str, text: str) -> Claim:
+    """Each arm is better than the one before it."""
+    return beats([(later, earlier) for earlier, later in pairwise(arms)], metric, text)
+
+
+def gains_between(pairs: Pairs, metric: str, limits: tuple[float, float], text: str) -> Claim:
+    """The first arm of every pair is better than the second by an amount between two limits, in points."""
+
+    def differences(m: Measured) -> list[Estimate | None]:
+        found = [pair for pair in pairs if m.has(*pair)]
+        above = [m.contrast({a: 1.0, b: -1.0}, metric, -limits[0]) for a, b in found]
+        below = [m.contrast({a: -1.0, b: 1.0}, metric, limits[1]) for a, b in found]
+        return above + below
+
+    return Claim(text, differences)
+
+
+def same_within(pairs: Pairs, metric: str, points: float, text: str) -> Claim:
+    """The arms of every pair differ by less than so many points."""
+    return gains_between(pairs, metric, (-points, points), text)
 
 
 def gain_grows(base: str, joint: str, metric: str, text: str) -> Claim:
     """The gain of the curve `joint` over the curve `base` is larger at the end of the axis than at its beginning."""
-    return Claim(text, lambda m: _gain_grows(m, base, joint, metric))
+    return Claim(text, lambda m: [_gain_growth(m, base, joint, metric, 1.0)])
 
 
 def gain_shrinks(base: str, joint: str, metric: str, text: str) -> Claim:
     """The gain of the curve `joint` over the curve `base` is smaller at the end of the axis than at its beginning."""
-
-    def check(m: Measured) -> Verdict:
-        grows = _gain_grows(m, base, joint, metric)
-        return None if grows is None else not grows
-
-    return Claim(text, check)
+    return Claim(text, lambda m: [_gain_growth(m, base, joint, metric, -1.0)])
 
 
 def drops_less(joint: tuple[str, str], base: tuple[str, str], metric: str, text: str) -> Claim:
     """From the first to the second arm of a pair, the accuracy of `joint` drops less than that of `base`."""
-
-    def check(m: Measured) -> Verdict:
-        values = [m.mean(name, metric) for name in (*joint, *base)]
-        if any(value is None for value in values):
-            return None
-        joint_first, joint_second, base_first, base_second = (value for value in values if value is not None)
-        change = (base_first - base_second) - (joint_first - joint_second)
-        return None if abs(change) < m.margin([*joint, *base], metric) else change > 0
-
-    return Claim(text, check)
+    weights = {base[0]: 1.0, base[1]: -1.0, joint[0]: -1.0, joint[1]: 1.0}
+    return Claim(text, lambda m: [m.contrast(weights, metric)])
 
 
 def better_at_equal_compute(base: str, joint: str, metric: str, text: str) -> Claim:
     """Where arms of two curves cost the same, within an eighth, those of `joint` are better."""
 
-    def check(m: Measured) -> Verdict:
-        pairs = [
-            (b.name, a.name)
+    def differences(m: Measured) -> list[Estimate | None]:
+        return [
+            _gain(m, b.name, a.name, metric)
             for a, _ in m.curve(base, metric)
             for b, _ in m.curve(joint, metric)
             if abs(compute(m, b) - compute(m, a)) < compute(m, a) * EQUAL_COMPUTE
         ]
-        return _all([_is_better(m, better, worse, metric) for better, worse in pairs])
 
-    return Claim(text, check)
+    return Claim(text, differences)
 
 
 def reaches_in_epochs(base: str, joint: str, metric: str, share: float, text: str) -> Claim:
     """The curve `joint` reaches the final value of `base` within a share of its epochs."""
-    return Claim(text, lambda m: _reaches(m, (base, joint), metric, share, epochs))
+    return Claim(text, lambda m: [_lead_at(m, (base, joint), metric, share, epochs)])
 
 
 def reaches_in_compute(base: str, joint: str, metric: str, share: float, text: str) -> Claim:
     """The curve `joint` reaches the final value of `base` within a share of its compute."""
-    return Claim(text, lambda m: _reaches(m, (base, joint), metric, share, compute))
+    return Claim(text, lambda m: [_lead_at(m, (base, joint), metric, share, compute)])
+
+
+def rises_like(curve: str, like: str, unlike: str, metric: str, text: str) -> Claim:
+    """After its first point a curve rises more like a second one than like a third: Fig. 4b of the paper."""
+    return Claim(text, lambda m: [_likeness(m, (curve, like, unlike), metric)])
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -100,17 +111,15 @@ def points(m: Measured, curve: str, metric: str, axis: Axis) -> list[tuple[float
     return [(axis(m, arm), value) for arm, value in m.curve(curve, metric)]
 
 
-def crossing(
-    m: Measured, curves: tuple[str, str], metric: str, axis: Axis = epochs, above: float = 0.0
-) -> float | None:
-    """Where the second of two curves reaches the final value of the first, plus `above`, as a share of the first's end.
+def crossing(m: Measured, curves: tuple[str, str], metric: str, axis: Axis = epochs) -> float | None:
+    """Where the second of two curves reaches the final value of the first, as a share of the first's end.
 
     Values between two points are interpolated linearly; None if it is not reached.
     """
     base, joint = (points(m, curve, metric, axis) for curve in curves)
     if not base or not joint or not base[-1][0]:
         return None
-    end, level = base[-1][0], base[-1][1] + above
+    end, level = base[-1]
     if joint[0][1] >= level:
         return joint[0][0] / end
     for (x0, y0), (x1, y1) in pairwise(joint):
@@ -119,45 +128,71 @@ def crossing(
     return None
 
 
+def crossing_interval(
+    m: Measured, curves: tuple[str, str], metric: str, axis: Axis = epochs
+) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval over seeds of a crossing, infinite where it is not reached; None with one seed."""
+    seeds = common_seeds(m, curves, metric)
+    return bootstrap(lambda chosen: crossing(m.resampled(chosen), curves, metric, axis), seeds)
+
+
+def common_seeds(m: Measured, curves: Sequence[str], metric: str) -> list[int]:
+    """The seeds that every measured point of some curves has."""
+    found = [m.values[arm.name, metric] for curve in curves for arm, _ in m.curve(curve, metric)]
+    return sorted(set.intersection(*(set(values) for values in found))) if found else []
+
+
+def rise(m: Measured, curve: str, metric: str) -> dict[float, float]:
+    """How much better each point of a curve is than its first one, by position."""
+    found = m.curve(curve, metric)
+    return {epochs(m, arm): value - found[0][1] for arm, value in found}
+
+
 # ---------------------------------------------------------------------------------------------------------------
-# Decisions
+# Differences
 
 
-def _is_better(m: Measured, better: str, worse: str, metric: str) -> Verdict:
-    a, b = m.mean(better, metric), m.mean(worse, metric)
-    if a is None or b is None or abs(a - b) < m.margin([better, worse], metric):
-        return None
-    return a > b
+def _gain(m: Measured, better: str, worse: str, metric: str) -> Estimate | None:
+    return m.contrast({better: 1.0, worse: -1.0}, metric)
 
 
-def _all(verdicts: Sequence[Verdict]) -> Verdict:
-    if any(verdict is False for verdict in verdicts):
-        return False
-    return True if verdicts and all(verdicts) else None
-
-
-def _gain_grows(m: Measured, base: str, joint: str, metric: str) -> Verdict:
-    common = [(x, y, v - u) for x, u in m.curve(base, metric) for y, v in m.curve(joint, metric) if x.at == y.at]
+def _gain_growth(m: Measured, base: str, joint: str, metric: str, sign: float) -> Estimate | None:
+    """The gain at the end of the axis minus that at its beginning, times a sign."""
+    common = [(a, b) for a, _ in m.curve(base, metric) for b, _ in m.curve(joint, metric) if a.at == b.at]
     if len(common) < 2:
         return None
-    first, last = common[0], common[-1]
-    change = last[2] - first[2]
-    ends = [arm.name for arm in (*first[:2], *last[:2])]
-    return None if abs(change) < m.margin(ends, metric) else change > 0
+    (base_first, joint_first), (base_last, joint_last) = common[0], common[-1]
+    weights = {joint_last.name: sign, base_last.name: -sign, joint_first.name: -sign, base_first.name: sign}
+    return m.contrast(weights, metric)
 
 
-def _reaches(m: Measured, curves: tuple[str, str], metric: str, share: float, axis: Axis) -> Verdict:
-    base, joint = (m.curve(curve, metric) for curve in curves)
+def _lead_at(m: Measured, curves: tuple[str, str], metric: str, share: float, axis: Axis) -> Estimate | None:
+    """The value of `joint` at a share of the axis, interpolated between two points, minus the final value of `base`."""
+    base, joint = ([arm for arm, _ in m.curve(curve, metric)] for curve in curves)
     if len(base) < 2 or len(joint) < 2:
         return None
-    end = axis(m, base[-1][0])
-    nearest = min(joint, key=lambda point: abs(axis(m, point[0]) - share * end))[0]
-    margin = m.margin([base[-1][0].name, nearest.name], metric)
-    shortest = axis(m, joint[0][0]) / end
-    verdicts: set[Verdict] = set()
-    for above in (-margin, margin):
-        position = crossing(m, curves, metric, axis, above)
-        within = position is not None and position <= share * 1.001
-        # Where the shortest run is already good enough, a still shorter one might be, too.
-        verdicts.add(None if position == shortest and not within else within)
-    return verdicts.pop() if len(verdicts) == 1 else None
+    position = share * ROUNDING * axis(m, base[-1])
+    weights: Mapping[str, float]
+    # Beyond the measured points only one answer is possible: what is reached earlier is reached, and what is not
+    # reached later is not.
+    too_early, too_late = position < axis(m, joint[0]), position > axis(m, joint[-1])
+    if too_early or too_late:
+        weights = {joint[0 if too_early else -1].name: 1.0}
+    else:
+        left, right = next(pair for pair in pairwise(joint) if position <= axis(m, pair[1]))
+        inner = (position - axis(m, left)) / (axis(m, right) - axis(m, left))
+        weights = {left.name: 1 - inner, right.name: inner}
+    found = m.contrast({**weights, base[-1].name: -1.0}, metric)
+    return found and Estimate(found.value, found.error, found.freedom, not too_early, not too_late)
+
+
+def _likeness(m: Measured, curves: tuple[str, str, str], metric: str) -> Estimate | None:
+    """How much nearer the rise of a curve is to that of a second one than to that of a third, mean over its points."""
+    by_seed = {}
+    for seed in common_seeds(m, curves, metric):
+        own, like, unlike = (rise(m.resampled([seed]), curve, metric) for curve in curves)
+        later = [at for at in list(own)[1:] if at in like and at in unlike]
+        if later:
+            nearer = [abs(own[at] - unlike[at]) - abs(own[at] - like[at]) for at in later]
+            by_seed[seed] = sum(nearer) / len(nearer)
+    return estimate([(1.0, by_seed)])

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from effssl.run import RunFolder
 from effssl.studies.claims import compute
 from effssl.studies.runner import ArmResult
 from effssl.studies.study import Measured, Study
@@ -15,9 +14,14 @@ from effssl.studies.study import Measured, Study
 STYLES = ("k-o", "C1-^", "C0-s", "C2-d", "C3-v")
 
 
+def has_figure(study: Study) -> bool:
+    """Whether a study has a figure: it has an axis, or shows the signal-to-noise ratio over epochs."""
+    return bool(study.axis) or "snr" in study.metrics
+
+
 def plot(study: Study, measured: Measured, results: Sequence[ArmResult]) -> bytes | None:
     """The figure as PNG; None for a study that has none."""
-    if not study.axis and "snr" not in study.metrics:
+    if not has_figure(study):
         return None
     import matplotlib
 
@@ -44,19 +48,12 @@ def plot(study: Study, measured: Measured, results: Sequence[ArmResult]) -> byte
     return buffer.getvalue()
 
 
-def snr_curve(result: ArmResult) -> list[tuple[float, float]]:
-    """Epochs and the signal-to-noise ratio of the gradient that a run logged there."""
-    if result.failed:
-        return []
-    return [(line["epoch"], line["snr"]) for line in RunFolder(result.run.folder).metrics() if "snr" in line]
-
-
 def _plot_curve(
     axes: Sequence[Any], study: Study, measured: Measured, results: Sequence[ArmResult], curve: str, style: str
 ) -> None:
     """One curve with its standard deviations; an arm without a position is a horizontal line."""
     metric = study.metrics[0]
-    points = [(arm, measured.values[arm.name, metric]) for arm, _ in measured.curve(curve, metric)]
+    points = [(arm, list(measured.values[arm.name, metric].values())) for arm, _ in measured.curve(curve, metric)]
     if len(points) == 1 and points[0][0].at is None:
         axes[0].axhline(mean(points[0][1]), color=style[:2] if style[0] == "C" else "k", ls=":", label=curve)
         return
@@ -71,7 +68,6 @@ def _plot_curve(
 
 def _plot_snr(axis: Any, curve: str, style: str, results: Sequence[ArmResult]) -> None:
     for result in results:
-        points = snr_curve(result)
-        if result.run.arm.curve == curve and points:
+        if result.run.arm.curve == curve and result.snr:
             label = curve if result.run.seed == 0 else None
-            axis.plot(*zip(*points, strict=True), style, label=label)
+            axis.plot(*zip(*result.snr, strict=True), style, label=label)

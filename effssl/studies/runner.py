@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any
 
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.pool import Pool
+from effssl.runtime.private_paths import strip_flag
 from effssl.runtime.progress import say
+from effssl.schema import read_yaml
 from effssl.studies.arm import child_job, train_and_evaluate, value_of
 from effssl.studies.cost import show_plan
 from effssl.studies.plan import ArmRun, Setup, plan_runs
@@ -34,6 +36,8 @@ class ArmResult:
     seconds: float = 0.0
     flops: float = 0.0
     failed: str = ""  # why, in one line
+    origin: Mapping[str, str] = field(default_factory=dict)  # commit, precision, and the data that it was run on
+    snr: Sequence[tuple[float, float]] = ()  # epochs, and the logged signal-to-noise ratio of the gradient there
 
     @property
     def complete(self) -> bool:
@@ -96,8 +100,16 @@ def result_of(run: ArmRun, ended: Ended = NOT_RUN) -> ArmResult:
             missing[name] = ended.missing.get(name, "not evaluated")
         else:
             values[name] = value
-    last: dict[str, Any] = folder.metrics()[-1]
-    return ArmResult(run, values, missing, last["seconds"], last["flops"])
+    lines: list[dict[str, Any]] = folder.metrics()
+    snr = [(line["epoch"], line["snr"]) for line in lines if "snr" in line]
+    return ArmResult(run, values, missing, lines[-1]["seconds"], lines[-1]["flops"], "", origin_of(folder), snr)
+
+
+def origin_of(run: Run) -> dict[str, str]:
+    """Which commit trained a run, in which precision, and on which data (a folder's name without its path)."""
+    config = run.config
+    commit = read_yaml(run.config_path).get("versions", {}).get("commit", "unknown")
+    return {"commit": commit, "precision": config.precision, "data": strip_flag(config.data)}
 
 
 def describe(result: ArmResult) -> str:

@@ -86,16 +86,28 @@ def substitution(study: Study, scale: str) -> str:
     return f"{images} instead of {study.data}, the small encoder, {epochs}"
 
 
+def replacement(data: str, scale: str) -> str:
+    """What replaces a data set of other images at a scale, where claims about it get no verdict; empty if nothing does.
+
+    Imagenette is a part of ImageNet, so claims about ImageNet are judged on it.
+    """
+    return "cifar10" if scale == "cpu" and data == "cifar100" else ""
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Arms
 
 
 def arms_at(study: Study, scale: str) -> list[Arm]:
-    """All arms; at CPU scale only some points of long axes, and only arms of a whole number of epochs."""
-    if scale != "cpu" or not study.axis:
+    """All arms; at CPU scale without those on further data sets, some points of long axes, and fractions of epochs."""
+    if scale != "cpu":
         return list(study.arms)
+    # On the data that replaces it, an arm would repeat one of the study's own data.
+    arms = [arm for arm in study.arms if not (arm.data and replacement(arm.data, scale))]
+    if not study.axis:
+        return arms
     points = CPU_POINTS.get(study.name)
-    arms = [arm for arm in study.arms if arm.at is None or points is None or arm.at in points]
+    arms = [arm for arm in arms if arm.at is None or points is None or arm.at in points]
     return [arm for arm in arms if study.axis != "epochs" or _is_whole(_cpu_epochs(study, arm))]
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SINGLE_SEED_MARGIN = 1.0  # points: a smaller difference between single runs may be due to the seed alone
-STANDARD_ERRORS = 2  # a difference must exceed so many of them where there are several seeds
+from effssl.studies.statistics import Estimate, Values, estimate
 
 
 @dataclass(frozen=True)
@@ -71,32 +70,32 @@ METRICS: dict[str, Metric] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """All measured values of a study: per arm and metric, one value per seed."""
+    """All measured values of a study: per arm and metric, the value of every seed."""
 
-    values: Mapping[tuple[str, str], Sequence[float]]
+    values: Mapping[tuple[str, str], Values]
     arms: Sequence[Arm]
     flops: Mapping[str, float] = field(default_factory=dict)  # of training one run, by arm
 
     def mean(self, arm: str, metric: str) -> float | None:
         """Mean over seeds, or None where nothing was measured."""
-        values = self.values.get((arm, metric), ())
-        return sum(values) / len(values) if values else None
+        values = self.values.get((arm, metric), {})
+        return sum(values.values()) / len(values) if values else None
 
-    def margin(self, arms: Sequence[str], metric: str) -> float:
-        """The smallest significant difference between arms: two standard errors, added in squares.
+    def has(self, *arms: str) -> bool:
+        """Whether all these arms are part of the study at this scale."""
+        return set(arms) <= {arm.name for arm in self.arms}
 
-        A few seeds may agree by chance, so an arm counts with at least a third of the margin of a single seed.
-        """
-        total = 0.0
-        for arm in arms:
-            values = self.values.get((arm, metric), ())
-            if len(values) < 2:
-                total += (SINGLE_SEED_MARGIN / STANDARD_ERRORS) ** 2 / 2
-                continue
-            mean = sum(values) / len(values)
-            squared_error = sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
-            total += max(squared_error, (SINGLE_SEED_MARGIN / STANDARD_ERRORS / 3) ** 2 / 2)
-        return STANDARD_ERRORS * total**0.5
+    def contrast(self, weights: Mapping[str, float], metric: str, plus: float = 0.0) -> Estimate | None:
+        """A weighted sum of the means of arms, with its uncertainty; None if it cannot be estimated."""
+        return estimate([(weight, self.values.get((arm, metric), {})) for arm, weight in weights.items()], plus)
+
+    def resampled(self, seeds: Sequence[int]) -> Measured:
+        """The same study with these seeds, some of them several times."""
+        values = {
+            key: {i: by_seed[seed] for i, seed in enumerate(seeds) if seed in by_seed}
+            for key, by_seed in self.values.items()
+        }
+        return Measured(values, self.arms, self.flops)
 
     def curve(self, name: str, metric: str) -> list[tuple[Arm, float]]:
         """The measured points of a curve, ordered along the axis."""
@@ -104,15 +103,13 @@ class Measured:
         return sorted(((a, v) for a, v in points if v is not None), key=lambda point: point[0].at or 0.0)
 
 
-Verdict = bool | None  # held, not held, not decided
-
-
 @dataclass(frozen=True)
 class Claim:
-    """A statement, most of them the paper's, that the measured values support or not."""
+    """A statement, most of them the paper's: that some differences are all positive."""
 
     text: str
-    check: Callable[[Measured], Verdict]
+    differences: Callable[[Measured], Sequence[Estimate | None]]  # None: not measured, or with one seed only
+    data: str = ""  # the data set that it is about; the study's if empty
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from effssl.schema import merge
 from effssl.studies import definitions, load, names
 from effssl.studies.cost import gflop_per_image
 from effssl.studies.plan import Setup, plan_runs
-from effssl.studies.report import StudyResults, write
+from effssl.studies.report import write
+from effssl.studies.results import StudyResults
 from effssl.studies.runner import run_study
 from effssl.studies.scales import Sources, arm_settings
 from effssl.studies.study import Arm, Study
@@ -50,7 +51,7 @@ def smoke(study: Study, out: Path) -> None:
     folder = write(StudyResults(study, "smoke", results, "effssl study run"), out / study.name)
     found = json.loads((folder / "results.json").read_text())
     assert len(found["runs"]) == len(study.arms)
-    assert len(found["claims"]) == len(study.claims)
+    assert found["claims"] == []  # the values mean nothing
     assert (folder / "figure.png").exists() == bool(study.axis or "snr" in study.metrics)
     assert study.title in html.unescape((folder / "report.html").read_text())
 
