@@ -41,6 +41,8 @@ class Optimizer:
     """muon: peak learning rate of the parameters that adamw updates; scaled with the batch size as lr is"""
     clip_norm: NonNegative = 0.0
     """maximum norm of the gradient; 0 is off"""
+    layer_decay: Annotated[float, Between(1e-6, 1)] = 1.0
+    """the encoder's last stage learns at lr times this, the one before at lr times its square, and so on"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Schedule:
     milestones: Annotated[tuple[float, ...], Between(0, 1)] = ()
     """shares of the run after which lr is multiplied by `factor`, in place of the cosine"""
     factor: Share = 0.2
+    restarts: Annotated[tuple[int, ...], Between(1)] = ()
+    """epochs after which the schedule starts anew; a run that is trained longer restarts where it had ended"""
     grow_from: Annotated[float, Between(1e-3, 1)] = 1.0
     """side of the first views as a share of the image size; views then grow with the run, and early steps are cheap"""
     grow_until: Share = 0.5
@@ -90,9 +94,18 @@ class Config:
     """a weighted sum of terms, e.g. byol+rotation or "simsiam + 0.2*rotation" """
     encoder: str = "small"
     """small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, timm:<name>, or patches"""
+    start_from: str = ""
+    """weights to start from: a run folder, a weight file, torchvision:<name> or timm:<name> (pretrained)"""
+    start_projector: bool = False
+    """also start from the projector of that run, if it fits"""
+    start_digest: str = ""
+    """digest of these weights; the run fills it in, and other weights of that name are refused later"""
+    freeze: Count = 0
+    """number of first stages of the encoder that stay as they are (1 stem, 2 first block …)"""
     recipe: str = "auto"
     """a recipe's name or a YAML file; auto chooses by the data, the objective and the device"""
     epochs: Positive = 100
+    """with --start-from, a quarter of the recipe's unless given"""
     budget: str = ""
     """time for the run, e.g. 10m or 2h, in place of epochs; it also chooses the image size of photographs"""
     batch_size: Annotated[int, Between(2)] = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from effssl.network.loaded import LoadedEncoder
 
 CLASSIFIER = re.compile(r"terms\.\w+\.classifier\.weight")
-PROJECTOR = "network.projector."
 
 
 def load(
@@ -51,11 +50,13 @@ def open_run_data(run: RunFolder) -> Data:
 
 def load_run_encoder(run: RunFolder, projector: bool = False) -> LoadedEncoder:
     """The trained encoder of a run, frozen, with its preprocessing; on request with the projector g, which reads h."""
-    from effssl.network.loaded import load_encoder
+    from effssl.runtime.progress import say
+    from effssl.training.trained import trained_encoder
 
-    if not run.finished:
-        raise RequestError(f"the run {run.folder} is not finished; resume it with --resume auto")
-    encoder = load_encoder(run.encoder_path)
+    encoder = trained_encoder(run)
+    if "checkpoint" in encoder.about:
+        whitening = ", without its whitening" if run.config.whiten == "on" else ""
+        say(f"{run.folder} is not finished: this is its encoder after {encoder.about['checkpoint']}{whitening}")
     if projector:
         encoder = encoder.without_whitening()
         encoder.projector = _load_projector(run)
@@ -66,7 +67,9 @@ def load_run_classifier(run: RunFolder) -> nn.Linear:
     """The linear classifier that a term of the objective trained on h, frozen."""
     from torch import nn
 
-    weights = _trained_weights(run)
+    from effssl.training.trained import trained_weights
+
+    weights = trained_weights(run)
     width = load_run_encoder(run).encoder.h_dim
     found = [key for key in weights if CLASSIFIER.fullmatch(key) and weights[key].shape[1] == width]
     if not found:
@@ -83,18 +86,11 @@ def load_run_classifier(run: RunFolder) -> nn.Linear:
 def _load_projector(run: RunFolder) -> nn.Module | None:
     """The projector g of a run's checkpoint, frozen; None where z = h, or where the checkpoint is gone."""
     from effssl.training.build import build_network
+    from effssl.training.trained import PROJECTOR, part_of, trained_weights
 
-    weights = {k.removeprefix(PROJECTOR): v for k, v in _trained_weights(run).items() if k.startswith(PROJECTOR)}
+    weights = part_of(trained_weights(run), PROJECTOR)
     if not weights:
         return None
     projector = build_network(run.config).projector
     projector.load_state_dict(weights)
     return projector.requires_grad_(False).eval()
-
-
-def _trained_weights(run: RunFolder) -> dict[str, Any]:
-    """Weights of network and terms by name, from the run's last checkpoint; none where it is gone."""
-    from effssl.training.checkpoint import load_checkpoint
-
-    state = load_checkpoint(run.checkpoint_path)
-    return {} if state is None else state["objective"]

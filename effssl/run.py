@@ -58,13 +58,27 @@ class RunFolder:
     def create(cls, folder: str | Path, config: Config) -> Self:
         """Create a run folder that holds its configuration; one that holds a run already is refused."""
         folder = Path(folder)
-        values = to_dict(config) | {"versions": versions()}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / "config.yaml", yaml.safe_dump(values, sort_keys=False), new=True)
+            write_atomically(folder / "config.yaml", cls._config_text(config), new=True)
         except OSError as error:
             raise RequestError(f"the run folder {folder} cannot be created: {error.strerror}") from None
         return cls(folder)
+
+    def reopen(self, config: Config) -> None:
+        """Make a finished run one that is to be trained longer; scores so far keep the number of epochs they are of."""
+        done = f" epochs={self.config.epochs}"
+        with self.results_locked():
+            results = {name + done: score for name, score in self._stored_results().items()}
+            if results:
+                write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
+        # In this order: without its encoder file, a run is resumed from its checkpoint whatever happens.
+        self.encoder_path.unlink(missing_ok=True)
+        write_atomically(self.config_path, self._config_text(config))
+
+    @staticmethod
+    def _config_text(config: Config) -> str:
+        return yaml.safe_dump(to_dict(config) | {"versions": versions()}, sort_keys=False)
 
     config_path = property(lambda self: self.folder / "config.yaml")
     metrics_path = property(lambda self: self.folder / "metrics.jsonl")

@@ -40,6 +40,10 @@ class Run(RunFolder):
         """The linear classifier that a term of the objective trained on the encoder's features."""
         return load_run_classifier(self)
 
+    def extend(self, epochs: int, quiet: bool = False, report: bool = True) -> Run:
+        """Train the finished run longer, up to so many epochs in all, with a warm restart of its schedule."""
+        return pretrain(out=self.folder, resume="auto", epochs=epochs, quiet=quiet, report=report)
+
     def report(self, out: str | Path | None = None, images: int = 1000) -> Path:
         """Write the run as one HTML page, by default `report.html` in its folder."""
         from effssl.report import write_report
@@ -94,6 +98,7 @@ class Run(RunFolder):
         if baselines:
             check_baselines(what, source)
         changed = protocol.changed(options) + (["whiten=off"] if whiten == "off" else [])
+        changed += [f"epochs={encoder.about['epochs']}"] if "checkpoint" in encoder.about else []
         score = evaluate(what, encoder, source, **settings)
         self.add_result(score_name(what, changed, data, classes), score.record())
         others = evaluate_baselines(what, encoder, source, **settings) if baselines else {}

@@ -102,6 +102,10 @@ def _training(about: dict[str, Any], run: RunFolder | None) -> dict[str, str]:
     for key in ("objective", "data", "epochs", "seed"):
         if key in about:
             rows[key] = str(about[key])
+    if "checkpoint" in about:
+        rows["epochs"] = f"{about['checkpoint']}: the run was not finished"
+    if "start_from" in about:
+        rows["started from"] = f"{about['start_from']}, digest {about['start_digest']}"
     if "weights" in about:
         rows["weights"] = {"default": "the pretrained ones of its library", "random": "random, not trained"}.get(
             about["weights"], f"from {about['weights']}; their training is unknown"

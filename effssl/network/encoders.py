@@ -36,6 +36,7 @@ class Encoder(nn.Module):
         self.backbone = backbone
         self.h_dim = dim
         self.readout: Readout | None = None
+        self.frozen = 0  # first stages whose weights and batch norm statistics stay as they are
 
     @property
     def dim(self) -> int:
@@ -61,6 +62,24 @@ class Encoder(nn.Module):
         stem = nn.Sequential(b.conv1, b.bn1, b.relu, b.maxpool)  # type: ignore[arg-type]
         blocks = [getattr(b, name) for name in RESNET_STAGES]
         return [stem, *blocks[:-1], nn.Sequential(blocks[-1], b.avgpool, nn.Flatten(1))]  # type: ignore[arg-type]
+
+    def freeze(self, stages: int, name: str) -> None:
+        """Freeze the first stages: no gradient, and batch norm with its running statistics."""
+        found = self.stages()
+        if stages >= len(found):
+            most = f"{len(found)} stages, and the last one has to learn" if len(found) > 1 else "no stages to freeze"
+            raise RequestError(f"--freeze {stages}: {name} has {most}")
+        self.frozen = stages
+        for stage in found[:stages]:
+            stage.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Encoder:
+        """As every module, but frozen stages stay in eval mode."""
+        super().train(mode)
+        for stage in self.stages()[: self.frozen]:
+            stage.eval()
+        return self
 
     def joined(self, x: Tensor) -> Tensor:
         """h, and the means of 2×2 regions of the last two stages' maps, N×D; h alone where there are no stages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import re
 from collections import Counter
@@ -15,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from effssl.data.decoding import RESAMPLE
+from effssl.network.adapt import adapt
 from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments
 from effssl.network.loaded import LoadedEncoder, freeze, is_encoder_file, load_encoder
 from effssl.network.options import patch_filters, pixels_side
@@ -31,6 +33,7 @@ SHOWN = 5  # names listed in an error message
 TRAINED = re.compile(r"(^|[._])(q|query|online|student|base)([._]|$)")
 COPY = re.compile(r"(^|[._])(k|key|teacher|momentum|target|ema)([._]|$)")
 SIZE = 224
+TORCHVISION = "torchvision:"  # may stand before the name of one of its models
 SEED = 0  # of random weights
 
 
@@ -46,6 +49,7 @@ class LoadOptions(TypedDict, total=False):
 def open_foreign(source: str, encoder: str = "", weights: str = "default", image_size: int = 0) -> LoadedEncoder:
     """Load an encoder from a weight file or by the name of a model; frozen and in eval mode."""
     path = Path(source).expanduser()
+    source = source.removeprefix(TORCHVISION)
     about: dict[str, Any]
     if weights not in ("default", "random"):
         raise RequestError(f"weights are default or random, not {weights!r}")
@@ -131,6 +135,7 @@ def _load_pretrained(name: str, built: Encoder, size: int) -> None:
         if name.startswith("timm:"):
             import timm
 
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one line says it all
             plain = name.removeprefix("timm:")
             given = timm.create_model(plain, pretrained=True, num_classes=0, **timm_arguments(plain, size))
             state = given.state_dict()
@@ -147,10 +152,23 @@ def _load_pretrained(name: str, built: Encoder, size: int) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RequestError(
-            f"the pretrained weights of {name} cannot be loaded ({reason}); give a weight file with --encoder {name}, "
-            "or use --weights random"
+            f"the pretrained weights of {name} cannot be fetched here ({reason}); {_by_hand(name)}"
         ) from None
     load_weights(built.backbone, state, name)
+
+
+def _by_hand(name: str) -> str:
+    """What to do where a model's pretrained weights cannot be fetched: which file to put where."""
+    if name.startswith("timm:"):
+        import timm
+
+        known = timm.get_pretrained_cfg(name.removeprefix("timm:"))
+        place = known and (known.url or (known.hf_hub_id and f"model.safetensors of huggingface.co/{known.hf_hub_id}"))
+        return f"download {place or 'a weight file'} elsewhere and give that file with --encoder {name}"
+    from torchvision import models
+
+    url = models.get_model_weights(name)["DEFAULT"].url
+    return f"put {url} into {Path(torch.hub.get_dir()) / 'checkpoints'}, or give a weight file with --encoder {name}"
 
 
 @dataclass(frozen=True)
@@ -160,6 +178,7 @@ class LoadResult:
     prefix: str  # of the loaded keys
     loaded: int
     unused: dict[str, int]  # number of other tensors, by the part of the file that holds them
+    adapted: tuple[str, ...] = ()  # what was done to weights of another shape
 
 
 def load_weight_file(
@@ -216,10 +235,13 @@ def _tensors(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> It
             yield from _tensors(value, f"{prefix}{key}.", depth + 1)
 
 
-def load_weights(backbone: nn.Module, tensors: dict[str, Tensor], source: str, prefix: str = "") -> LoadResult:
+def load_weights(
+    backbone: nn.Module, tensors: dict[str, Tensor], source: str, prefix: str = "", adapting: bool = False
+) -> LoadResult:
     """Load weights whose keys may have a prefix (module., encoder_q., backbone., …); other tensors are ignored.
 
-    Keys may also be those of `nn.Sequential(*model.children())`, where a number stands for each child.
+    Keys may also be those of `nn.Sequential(*model.children())`, where a number stands for each child. With `adapting`
+    a stem, input channels and position embeddings of another shape are adapted.
     """
     wanted = backbone.state_dict()
     if not wanted:
@@ -253,15 +275,32 @@ def load_weights(backbone: nn.Module, tensors: dict[str, Tensor], source: str, p
         raise RequestError(
             f"{source} lacks {len(missing)} of the {len(wanted)} weights of this network: {shown}; is --encoder right?"
         )
-    for key, name in names.items():
-        if tensors[name].shape != wanted[key].shape:
-            raise RequestError(
-                f"{source}: {key} has shape {tuple(tensors[name].shape)}, this network needs "
-                f"{tuple(wanted[key].shape)}; is --encoder (or --image-size) right?"
-            )
-    backbone.load_state_dict({key: tensors[name] for key, name in names.items()}, strict=False)
+    state, adapted = _fitted({key: tensors[name] for key, name in names.items()}, wanted, source, adapting)
+    backbone.load_state_dict(state, strict=False)
     unused = Counter(_part(name, best) for name in tensors.keys() - set(names.values()))
-    return LoadResult(best, len(names), dict(sorted(unused.items())))
+    return LoadResult(best, len(names), dict(sorted(unused.items())), tuple(adapted))
+
+
+def _fitted(
+    state: dict[str, Tensor], wanted: dict[str, Tensor], source: str, adapting: bool
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Weights in the shapes of a network, and what was adapted; a shape that does not fit is refused."""
+    done, first = [], next((key for key, value in wanted.items() if value.ndim == 4), "")
+    for key, weight in list(state.items()):
+        shape = tuple(wanted[key].shape)
+        if tuple(weight.shape) == shape:
+            continue
+        fitted = adapt(key, weight, shape, first) if adapting else None
+        if fitted is None:
+            if key == first and weight.ndim == 4 and weight.shape[1] != shape[1]:
+                raise RequestError(f"{source} is for images of {weight.shape[1]} channels; images here have {shape[1]}")
+            raise RequestError(
+                f"{source}: {key} has shape {tuple(weight.shape)}, this network needs {shape}; "
+                "is --encoder (or --image-size) right?"
+            )
+        state[key], text = fitted
+        done.append(text)
+    return state, done
 
 
 def _part(name: str, prefix: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,16 @@ class LoadedEncoder(nn.Module):
 
     def fingerprint(self) -> str:
         """A short digest of all weights and buffers."""
-        digest = hashlib.blake2b(digest_size=8)
-        for key, value in sorted(self.encoder.state_dict().items()):
-            digest.update(key.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return digest_of(self.encoder.state_dict())
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """A short digest of tensors and their names."""
+    digest = hashlib.blake2b(digest_size=8)
+    for key, value in sorted(tensors.items()):
+        digest.update(key.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def pil_to_tensor(image: Image.Image) -> Tensor:

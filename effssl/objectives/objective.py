@@ -26,6 +26,7 @@ class Objective(nn.Module):
     """L = Σ wₖ·Lₖ. It holds network and terms, so that DDP wraps one module."""
 
     config: Any = None  # of the run it was built for
+    start_note: str = ""  # which weights the network starts from, if not from random ones
 
     def __init__(
         self, network: Network, terms: dict[str, Term], weights: Mapping[str, float], groups: Mapping[str, ViewGroup]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effssl.augment.options import ViewGroup
 from effssl.config import Config, config_type
@@ -18,6 +18,11 @@ from effssl.recipes.catalog import choose, published_form, read, score
 from effssl.runtime.errors import RequestError
 from effssl.schema import build, check, merge, read_yaml, written_by
 
+if TYPE_CHECKING:
+    from effssl.network.start import StartingWeights
+
+CONTINUED = 4  # a run that starts from trained weights has a recipe's epochs divided by this
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -26,6 +31,7 @@ class Plan:
     config: Config
     weights: dict[str, float]
     notes: list[str] = field(default_factory=list)
+    start: StartingWeights | None = None  # what the network starts from; None is random
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     config = dataclasses.replace(request.over(base), recipe=name)
     notes = [_recipe_note(name, asked.recipe)]
     config = _scale_lr(config, base, request, notes)
+    config = _shorten_continued(config, request, notes)
     config = _shorten_warmup(config, base, request, notes)
     config = _whiten_patches(config, request)
     weights = _nonzero(config)
@@ -103,12 +110,14 @@ def _choose_recipe(asked: Config, request: _Given, accelerator: bool, speed: flo
 
 
 def uses_dial(flags: Mapping[str, Any], file: Path | None = None) -> bool:
-    """Whether a request leaves all but its time to us: a budget, and neither recipe, objective nor encoder."""
+    """Whether a request leaves all but its time to us: a budget, and no recipe, objective, encoder or weights."""
     return _on_dial(merge(read_yaml(file) if file else {}, flags))
 
 
 def _on_dial(given: Mapping[str, Any]) -> bool:
-    asks_for_more = given.keys() & {"objective", "encoder", "versions"} or given.get("recipe", "auto") != "auto"
+    asks_for_more = (
+        given.keys() & {"objective", "encoder", "start_from", "versions"} or given.get("recipe", "auto") != "auto"
+    )
     return bool(given.get("budget")) and not asks_for_more
 
 
@@ -153,6 +162,15 @@ def _scale_lr(config: Config, base: Config, request: _Given, notes: list[str]) -
     return config
 
 
+def _shorten_continued(config: Config, request: _Given, notes: list[str]) -> Config:
+    """Weights that are trained already need fewer epochs than random ones, for which a recipe is made."""
+    if not config.start_from or config.budget or "epochs" in merge(request.file, request.flags):
+        return config
+    epochs = math.ceil(config.epochs / CONTINUED)
+    notes.append(f"{epochs} epochs, a quarter of the recipe's {config.epochs}: the weights are trained already")
+    return dataclasses.replace(config, epochs=epochs)
+
+
 def _shorten_warmup(config: Config, base: Config, request: _Given, notes: list[str]) -> Config:
     """A warm-up is meant for as many epochs as stand beside it; a shorter run gets at most a tenth of itself."""
     if "warmup_epochs" in request.flags.get("schedule", {}):
@@ -187,6 +205,8 @@ def check_combinations(config: Config) -> None:
         raise RequestError(f"{warmup} leave nothing of a run of {config.epochs}; shorten --schedule.warmup-epochs")
     if not all(0 < share < 1 for share in schedule.milestones):
         raise RequestError(f"schedule.milestones is {list(schedule.milestones)}; each is a share above 0 and below 1")
+    _check_restarts(config)
+    _check_start(config)
     if config.augment.blur_kernel and config.augment.blur_kernel % 2 == 0:
         raise RequestError(f"augment.blur_kernel is {config.augment.blur_kernel}; it must be odd")
     if optimizer.nesterov and (optimizer.name not in ("sgd", "muon") or optimizer.momentum == 0):
@@ -197,6 +217,21 @@ def check_combinations(config: Config) -> None:
         )
     for name, group in config.views.named().items():
         _check_views(f"views.{name}", group)
+
+
+def _check_restarts(config: Config) -> None:
+    restarts = config.schedule.restarts
+    if list(restarts) != sorted(set(restarts)) or (restarts and restarts[-1] >= config.epochs):
+        raise RequestError(f"schedule.restarts is {list(restarts)}; give rising epochs below {config.epochs}")
+    if restarts and config.budget:
+        raise RequestError("schedule.restarts counts epochs, whose number a time budget decides; give --epochs")
+
+
+def _check_start(config: Config) -> None:
+    if config.start_from and patch_filters(config.encoder):
+        raise RequestError(f"{config.encoder} is computed from the images; leave --start-from out")
+    if config.start_projector and not config.start_from:
+        raise RequestError("--start-projector needs --start-from, the run whose projector is meant")
 
 
 def _check_views(name: str, group: ViewGroup) -> None:

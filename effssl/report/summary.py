@@ -97,11 +97,12 @@ def _knn_score(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, An
     values = [line["knn"] for line in lines if line.get("knn") is not None]
     if not values:
         return []
-    gain = f"{values[-1] - values[0]:+.1f} over the untrained network" if len(values) > 1 else "the untrained network"
     config = run.config
+    first = "starting weights" if config.start_from else "untrained network"
+    gain = f"{values[-1] - values[0]:+.1f} over the {first}" if len(values) > 1 else f"the {first}"
     protocol = _digest(config.data, config.subset, config.classes, config.health)
     found = [_score("kNN, validation", values[-1], gain, [], protocol)]
-    costs_nothing = {"untrained network": values[0]} if len(values) > 1 else {}
+    costs_nothing = {first: values[0]} if len(values) > 1 else {}
     costs_nothing |= {key.removeprefix("baseline/"): lines[0][key] for key in lines[0] if key.startswith("baseline/")}
     return found + [
         _score(f"kNN of {name}, validation", value, "costs nothing", [], protocol)

@@ -62,10 +62,13 @@ def build_objective(
     if network is None:
         network = build_network(config)
         derive_filters(network.encoder, config, info)
+    note = plan.start.load_into(network, config.start_projector) if plan.start is not None else ""
+    if config.freeze:
+        network.encoder.freeze(config.freeze, config.encoder)
     check_sides(config, groups, network)
     terms = build_terms({name: getattr(config, name) for name in plan.weights}, network, info)
     objective = Objective(network, terms, plan.weights, groups)
-    objective.config = config
+    objective.config, objective.start_note = config, note
     objective = objective.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
         for module in objective.modules():

@@ -42,6 +42,8 @@ def objective(
     if settings.get("precision") == "auto":
         raise RequestError("precision auto is for pretrain, which tries some steps; here choose float32, bf16 or fp16")
     flags = settings | {"objective": expression, "data": data if isinstance(data, str) else data.name}
+    if settings.get("start_from"):
+        raise RequestError("start_from is for pretrain; here give a module that holds the weights")
     if "epochs" not in settings:  # the length of the loop is not known, so views cannot grow with it
         flags["schedule"] = {"grow_from": 1.0} | settings.get("schedule", {})
     if isinstance(encoder, str) and encoder:

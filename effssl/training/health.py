@@ -34,6 +34,7 @@ MIN_IMAGES = 10  # with fewer images even a healthy network shows hardly any dir
 UNLABELLED = 1000  # images that are evaluated where there are no labels
 LEARNED = 0.2  # of the way from chance to perfect, at which a task counts as learned
 BASELINE_PATCHES = "patches-100"  # enough for a yardstick, and quick
+UNTRAINED = "the untrained network"
 GAIN = 1.0  # points of kNN accuracy over the untrained network that count as learning
 
 
@@ -103,7 +104,8 @@ class Monitor:
         evaluations = self.trainer.record_evaluation(asdict(found), time.perf_counter() - started)
         figures: dict[str, Any] = {k: round(v, 4) for k, v in asdict(found).items() if v is not None}
         if line is not None:
-            word, why = verdict([Representation(**one) for one in evaluations], task_accuracies(line))
+            first = "the starting weights" if self.trainer.config.start_from else UNTRAINED
+            word, why = verdict([Representation(**one) for one in evaluations], task_accuracies(line), first)
             figures |= {"verdict": word, "why": why}
         return figures
 
@@ -175,8 +177,13 @@ def task_accuracies(line: Mapping[str, Any]) -> list[TaskAccuracy]:
     return [TaskAccuracy(name, line[f"accuracy/{name}"], line[f"chance/{name}"]) for name in names]
 
 
-def verdict(evaluations: list[Representation], tasks: list[TaskAccuracy]) -> tuple[str, str]:
-    """(learning | collapsing | too early to tell, why), from all evaluations; the first is of the untrained network."""
+def verdict(
+    evaluations: list[Representation], tasks: list[TaskAccuracy], compared_with: str = UNTRAINED
+) -> tuple[str, str]:
+    """(learning | collapsing | too early to tell, why), from all evaluations; the first is of the untrained network.
+
+    Or it is of the weights that the run started from; `compared_with` says which.
+    """
     first, last = evaluations[0], evaluations[-1]
     if last.sampled < MIN_IMAGES:
         return "too early to tell", f"{last.sampled} validation images are too few"
@@ -186,7 +193,7 @@ def verdict(evaluations: list[Representation], tasks: list[TaskAccuracy]) -> tup
     if len(evaluations) < 2:
         return "too early to tell", "the network is untrained"
     if last.knn is not None and first.knn is not None:
-        return by_knn(evaluations, last.knn, last.knn - first.knn)
+        return by_knn(evaluations, last.knn, f"{last.knn - first.knn:+.1f} over {compared_with}")
     return by_tasks(first, last, tasks)
 
 
@@ -202,15 +209,16 @@ def collapsed(first: Representation, last: Representation) -> str:
     return ""
 
 
-def by_knn(evaluations: list[Representation], knn: float, gain: float) -> tuple[str, str]:
-    """The verdict where labels exist."""
+def by_knn(evaluations: list[Representation], knn: float, over: str) -> tuple[str, str]:
+    """The verdict where labels exist; `over` says how much better than at first."""
     first, last = evaluations[0], evaluations[-1]
+    gain = knn - (first.knn or 0.0)
     if gain >= GAIN:
-        return "learning", f"kNN {knn:.1f} %, {gain:+.1f} over the untrained network; spread {last.std_h:.2f}"
+        return "learning", f"kNN {knn:.1f} %, {over}; spread {last.std_h:.2f}"
     if len(evaluations) > 3 and last.rank_h < first.rank_h / 2:
         fell = f"directions in use fell from {first.rank_h:.0f} to {last.rank_h:.0f}"
         return "collapsing", f"kNN {knn:.1f} % ({gain:+.1f}), {fell}"
-    return "too early to tell", f"kNN {knn:.1f} %, {gain:+.1f} over the untrained network"
+    return "too early to tell", f"kNN {knn:.1f} %, {over}"
 
 
 def by_tasks(first: Representation, last: Representation, tasks: list[TaskAccuracy]) -> tuple[str, str]:

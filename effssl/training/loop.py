@@ -52,6 +52,17 @@ def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget
     if rank() == 0:
         write_atomically(run.encoder_path, dump_encoder(encoder, encoder_metadata(trainer.config)))
     barrier()
+    if trainer.config.start_from:
+        say_gain(trainer, journal)
+
+
+def say_gain(trainer: Trainer, journal: Journal) -> None:
+    """Did it help? kNN accuracy of the starting weights, and of those now."""
+    before, after = (trainer.position.evaluations[i]["knn"] for i in (0, -1))
+    if before is not None and after is not None:
+        journal.say(
+            f"kNN {before:.1f} % with the starting weights → {after:.1f} % now ({after - before:+.1f}), validation"
+        )
 
 
 def train_epoch(trainer: Trainer, checkpoints: Checkpoints, progress: Progress, budget: Budget | None) -> None:
@@ -72,7 +83,7 @@ def train_epoch(trainer: Trainer, checkpoints: Checkpoints, progress: Progress, 
 
 
 def begin(trainer: Trainer, run: RunFolder, journal: Journal, monitor: Monitor, state: dict[str, Any] | None) -> None:
-    """Evaluate the untrained network, or say where a run is resumed."""
+    """Evaluate the network before its first step, or say where a run is resumed."""
     if rank() == 0:
         run.keep_metrics_until(trainer.position.epoch if state is not None else -1)
     if state is None:

@@ -16,4 +16,6 @@ def encoder_metadata(config: Config) -> dict[str, Any]:
     metadata = {key: getattr(config, key) for key in KEYS}
     # The file of saliency maps is left out: its path means nothing elsewhere.
     augment = to_dict(dataclasses.replace(config.augment, saliency=""))
+    if config.start_from:
+        metadata |= {"start_from": config.start_from, "start_digest": config.start_digest}
     return metadata | {"mean": augment["mean"], "std": augment["std"], "augment": augment}

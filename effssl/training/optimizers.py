@@ -148,7 +148,7 @@ def build_optimizer(settings: OptimizerSettings, objective: Objective, lr: float
     fixed = [p for _, term in objective.items() for p in term.fixed_lr()]
     held = {id(p) for p in fixed}
     scheduled = [p for p in objective.parameters() if p.requires_grad and id(p) not in held]
-    groups: list[dict[str, Any]] = [{"params": scheduled, "scheduled": True}]
+    groups = _by_stage(scheduled, objective, settings.layer_decay)
     if fixed:
         groups.append({"params": fixed, "scheduled": False})
     if settings.name == "lars":
@@ -164,6 +164,19 @@ def build_optimizer(settings: OptimizerSettings, objective: Objective, lr: float
     return torch.optim.SGD(
         groups, lr, settings.momentum, weight_decay=settings.weight_decay, nesterov=settings.nesterov, foreach=True
     )
+
+
+def _by_stage(params: list[nn.Parameter], objective: Objective, decay: float) -> list[dict[str, Any]]:
+    """One group or, with layer-wise decay of the learning rate, heads first and then each stage of the encoder."""
+    if decay == 1:
+        return [{"params": params, "scheduled": True}]
+    stages = objective.network.encoder.stages()
+    ratios = {id(p): decay ** (len(stages) - i) for i, stage in enumerate(stages) for p in stage.parameters()}
+    found = dict.fromkeys([1.0, *ratios.values()])
+    return [
+        {"params": [p for p in params if ratios.get(id(p), 1.0) == ratio], "scheduled": True, "layer_ratio": ratio}
+        for ratio in found
+    ]
 
 
 def _split(
@@ -182,4 +195,4 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every scheduled group this learning rate, or its fixed multiple of it."""
     for group in optimizer.param_groups:
         if group["scheduled"]:
-            group["lr"] = lr * group.get("lr_ratio", 1.0)
+            group["lr"] = lr * group.get("lr_ratio", 1.0) * group.get("layer_ratio", 1.0)

@@ -15,6 +15,7 @@ from effssl.config import differences
 from effssl.data import NAMED, Data, open_data
 from effssl.data.folder import as_listed, write_list
 from effssl.network.options import patch_filters
+from effssl.network.start import StartingWeights
 from effssl.recipes.budgets import parse_budget
 from effssl.recipes.resolve import Plan, resolve, uses_dial
 from effssl.run import RunFolder
@@ -25,12 +26,13 @@ from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.memory import keep_freed_memory
 from effssl.runtime.processor import avoid_broken_amx, relative_speed
 from effssl.runtime.signals import Stop, catch_signals
-from effssl.schema import read_yaml
+from effssl.schema import merge, read_yaml
 from effssl.training.budget import Budget, keep_earlier_choices, mean_over_ranks
 from effssl.training.journal import Journal
 from effssl.training.loop import train
 from effssl.training.precision import choose_precision, keep_precision
 from effssl.training.request import Request
+from effssl.training.start import is_same_place, over_settings, read_start, settings_to_keep
 from effssl.training.trainer import Trainer
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
@@ -57,6 +59,7 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
     with catch_signals() as stop, process_group():
         started = time.monotonic() if request.started is None else request.started
         journal = Journal(request.quiet, request.tensorboard, writes=rank() == 0)
+        request = with_own_config(request)
         device = request_device(request)
         plan = make_plan(request, device)
         if device.type == "cpu" and plan.config.precision != "float32":
@@ -65,7 +68,7 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
         claim = claim_folder(request, plan)
         data = open_images(plan, claim)
         choose_size = not plan.config.image_size and not data.train.in_memory
-        plan = fit_to_data(plan, data)
+        plan = fit_to_data(plan, data, claim.run)
         if plan.config.precision == "auto":
             plan = settle_precision(plan, claim, data, device, journal)
         if budget is not None and claim.run is not None and claim.finished:
@@ -74,11 +77,14 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
             journal.say("timing some steps")
             plan = budget.fit(plan, data, device, choose_size, claim.run.config if claim.run else None)
         if claim.run is not None:
+            plan = with_restarts(plan, request, claim.run)
             refuse_other_settings(claim.run, plan)
-        if claim.run is not None and claim.finished:
+        if claim.run is not None and claim.finished and not is_longer(plan, claim.run):
             journal.say(f"{claim.folder} is finished")
             return claim.run, None
         trainer = Trainer(plan, data, device)  # what cannot be built is refused before a folder is created
+        if trainer.objective.start_note:
+            plan = dataclasses.replace(plan, notes=[*plan.notes, trainer.objective.start_note])
         run = create_run(claim, plan, data, journal)
         train_run(trainer, run, journal, stop, budget)
     return run, data
@@ -86,6 +92,14 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
 
 # ---------------------------------------------------------------------------------------------------------------
 # Plan
+
+
+def with_own_config(request: Request) -> Request:
+    """A request that names a run and no data means the settings of that run."""
+    own = request.out / "config.yaml" if request.out is not None else None
+    if request.resume != "auto" or "data" in request.flags or request.config or own is None or not own.is_file():
+        return request
+    return dataclasses.replace(request, config=own)
 
 
 def request_device(request: Request) -> torch.device:
@@ -97,17 +111,51 @@ def request_device(request: Request) -> torch.device:
 
 
 def make_plan(request: Request, device: torch.device) -> Plan:
-    """Resolve the request; a run that is resumed keeps the recipe that its time budget chose."""
-    flags = dict(request.flags)
-    plan = resolve(flags, request.config, device.type != "cpu", request_speed(request, device))
-    folder = request.out or default_folder(plan)
-    if not (
-        uses_dial(flags, request.config)
-        and (request.resume == "auto" or restarted())
-        and (folder / "config.yaml").is_file()
-    ):
+    """Resolve the request, with the weights it starts from; a run that is resumed keeps what was chosen before."""
+    accelerator, flags = device.type != "cpu", dict(request.flags)
+    plan = resolve(flags, request.config, accelerator, request_speed(request, device))
+    before = earlier_run(request, plan)
+    if before is not None and uses_dial(flags, request.config):
+        flags["recipe"] = before.config.recipe
+    start = None
+    if plan.config.start_from or (before is not None and before.config.start_from):
+        given = flags if "start_from" in flags or request.config is None else merge(read_yaml(request.config), flags)
+        if before is not None:
+            refuse_other_start(before, plan.config.start_from)
+        if before is not None and before.checkpoint_path.is_file():  # it holds the weights
+            settings = settings_to_keep(before.config)
+        else:
+            start = read_start(plan.config.start_from, str(given.get("encoder", "")))
+            settings = start.settings
+            refuse_other_digest(start, plan.config.start_digest)
+        flags = over_settings(settings, given, flags)
+    if flags == request.flags:
         return plan
-    return resolve(flags | {"recipe": RunFolder(folder).config.recipe}, request.config, device.type != "cpu")
+    return dataclasses.replace(resolve(flags, request.config, accelerator), start=start)
+
+
+def earlier_run(request: Request, plan: Plan) -> RunFolder | None:
+    """The run that the request resumes, if there is one."""
+    folder = request.out or default_folder(plan)
+    resumes = request.resume == "auto" or restarted()
+    return RunFolder(folder) if resumes and (folder / "config.yaml").is_file() else None
+
+
+def refuse_other_start(run: RunFolder, start_from: str) -> None:
+    """A run is resumed from its own checkpoint: other starting weights are another run."""
+    recorded = run.config.start_from
+    if not is_same_place(start_from, recorded):
+        began = f"started from {recorded}" if recorded else "started from random weights"
+        wanted = f"from {start_from}" if start_from else "without --start-from"
+        raise RequestError(f"{run.folder} was {began} and cannot be resumed {wanted}; choose another --out")
+
+
+def refuse_other_digest(start: StartingWeights, recorded: str) -> None:
+    """A configuration that names weights by their digest means those and no others."""
+    if recorded and recorded != start.digest:
+        raise RequestError(
+            f"{start.source} has changed: its digest is {start.digest}, not {recorded} as in the configuration"
+        )
 
 
 def request_speed(request: Request, device: torch.device) -> float:
@@ -131,13 +179,19 @@ def request_budget(request: Request, plan: Plan, started: float) -> Budget | Non
     return Budget(parse_budget(plan.config.budget), started, request.report)
 
 
-def fit_to_data(plan: Plan, data: Data) -> Plan:
-    """Fill in what only the opened images can tell: the size of a view, and an absolute path; refuse too few images."""
+def fit_to_data(plan: Plan, data: Data, before: RunFolder | None = None) -> Plan:
+    """Fill in what only the opened images can tell: the size of a view, and an absolute path; refuse too few images.
+
+    `before` is the run that is resumed.
+    """
     config, images = plan.config, data.train
     if config.data not in NAMED:
         config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
     if config.image_size == 0:
-        size = max(SMALLEST_SIZE, int(images.sizes.max())) if images.in_memory else FOLDER_SIZE
+        photographs = (plan.start.image_size if plan.start else 0) or FOLDER_SIZE
+        if before is not None and config.start_from:
+            photographs = before.config.image_size
+        size = max(SMALLEST_SIZE, int(images.sizes.max())) if images.in_memory else photographs
         config = dataclasses.replace(config, image_size=size)
     if len(images) < 2:
         raise RequestError(f"{data.name} has one image; training needs at least two, and many more to learn from")
@@ -196,9 +250,34 @@ def refuse_to_overwrite(folder: Path) -> None:
         raise RequestError(f"{folder} is not empty and not a run folder; choose another --out")
 
 
+def is_longer(plan: Plan, run: RunFolder) -> bool:
+    """Whether a finished run is to be trained for more epochs."""
+    return run.finished and plan.config.epochs > run.config.epochs and not run.config.budget
+
+
+def with_restarts(plan: Plan, request: Request, run: RunFolder) -> Plan:
+    """The plan with the restarts of a run that was trained longer before, and with one more if it is to be now."""
+    before, longer = run.config, is_longer(plan, run)
+    if not (longer or before.schedule.restarts):
+        return plan
+    if longer and not run.checkpoint_path.is_file():
+        raise RequestError(f"{run.folder} has no checkpoint to train on from; use --start-from with another --out")
+    restarts = (*before.schedule.restarts, *([before.epochs] if longer else []))
+    schedule = dataclasses.replace(plan.config.schedule, restarts=restarts)
+    if "warmup_epochs" not in request.flags.get("schedule", {}):  # it may depend on the number of epochs
+        schedule = dataclasses.replace(schedule, warmup_epochs=before.schedule.warmup_epochs)
+    notes = [f"trained longer: {before.epochs} epochs become {plan.config.epochs}, with a warm restart of the schedule"]
+    config = dataclasses.replace(plan.config, schedule=schedule)
+    return dataclasses.replace(plan, config=config, notes=[*plan.notes, *(notes if longer else [])])
+
+
 def refuse_other_settings(run: RunFolder, plan: Plan) -> None:
-    """A run is resumed with the settings that it was started with."""
-    changed = differences(run.config, plan.config)
+    """A run is resumed with the settings that it was started with; one that is trained longer has more epochs."""
+    before = run.config
+    if is_longer(plan, run):
+        schedule = dataclasses.replace(before.schedule, restarts=plan.config.schedule.restarts)
+        before = dataclasses.replace(before, epochs=plan.config.epochs, schedule=schedule)
+    changed = differences(before, plan.config)
     if changed:
         raise RequestError(f"{run.folder} was started with other settings ({'; '.join(changed)}); choose another --out")
 
@@ -260,6 +339,8 @@ def train_run(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, bu
     journal.say(f"on {trainer.device} → {run.folder}")
     try:
         with run.locked() if rank() == 0 else nullcontext():
+            if rank() == 0 and run.config.epochs < trainer.config.epochs:
+                run.reopen(trainer.config)
             train(trainer, run, journal, stop, budget)
     except OSError as error:
         if error.errno not in FULL:

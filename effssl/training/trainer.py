@@ -259,6 +259,7 @@ class Trainer:
         self.position = Position(**state["position"])
         sums = {name: value.to(self.device) for name, value in state["means"]["sums"].items()}
         self.means = Means(sums, state["means"]["counts"])
-        self.clock.set_total_steps(state["total_steps"])
+        if not self.config.schedule.restarts:  # a run that is trained longer has more steps than its checkpoint knew
+            self.clock.set_total_steps(state["total_steps"])
         if self.noise is not None:
             self.noise.restore(state["noise"])

@@ -1,0 +1,56 @@
+"""Weights of a network that differs from ours in its stem, its input channels or its number of patches."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+POSITIONS = ("pos_embed", "pos_embedding")  # timm's and torchvision's names of position embeddings, 1×(extra + N)×D
+
+
+def adapt(key: str, weight: Tensor, shape: tuple[int, ...], first: str) -> tuple[Tensor, str] | None:
+    """A weight in another shape, and what was done to it; None if it cannot be adapted.
+
+    `first` is the key of the first convolution, the only one whose channels and kernels may differ.
+    """
+    if key == first and weight.ndim == 4 and weight.shape[0] == shape[0]:
+        return _adapt_first(weight, shape)
+    if key.rpartition(".")[2] in POSITIONS and weight.ndim == 3 and weight.shape[2] == shape[2]:
+        return _adapt_positions(weight, shape)
+    return None
+
+
+def _adapt_first(weight: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, str] | None:
+    """Gray filters become RGB filters of the same response to gray; kernels are resized."""
+    done = []
+    if weight.shape[1] == 1 < shape[1]:
+        weight = weight.expand(-1, shape[1], -1, -1) / shape[1]
+        done.append(f"gray filters for {shape[1]} channels")
+    if weight.shape[1] != shape[1]:
+        return None
+    if weight.shape[2:] != shape[2:]:
+        old, new = weight.shape[-1], shape[-1]
+        # A pattern that is smaller by this factor gets the same response: the sum over a kernel stays as it is.
+        resized = F.interpolate(weight.float(), shape[2:], mode="bilinear", antialias=True, align_corners=False)
+        weight = resized * (weight.shape[2] * weight.shape[3] / (shape[2] * shape[3]))
+        done.append(f"kernels of the first convolution resized from {old}×{old} to {new}×{new}")
+    return weight, " and ".join(done)
+
+
+def _adapt_positions(weight: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, str] | None:
+    """Position embeddings of a square grid of patches, resized; those of class tokens stay."""
+    grids = [(extra, math.isqrt(weight.shape[1] - extra), math.isqrt(shape[1] - extra)) for extra in (1, 0)]
+    square = [
+        g for g in grids if g[1] ** 2 == weight.shape[1] - g[0] and g[2] ** 2 == shape[1] - g[0] and g[1] and g[2]
+    ]
+    if not square:
+        return None
+    extra, old, new = square[0]
+    grid = weight[:, extra:].float().unflatten(1, (old, old)).permute(0, 3, 1, 2)
+    resized = F.interpolate(grid, (new, new), mode="bicubic", antialias=True, align_corners=False)
+    positions = resized.permute(0, 2, 3, 1).flatten(1, 2)
+    merged = F.pad(positions, (0, 0, extra, 0))
+    merged[:, :extra] = weight[:, :extra]
+    return merged, f"position embeddings resized from {old}×{old} to {new}×{new}"

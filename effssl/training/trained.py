@@ -1,0 +1,40 @@
+"""What a run trained so far: its encoder file or, before its end, the network of its last checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effssl.network.encoders import build_encoder
+from effssl.network.loaded import LoadedEncoder, freeze, load_encoder
+from effssl.run import RunFolder
+from effssl.runtime.errors import RequestError
+from effssl.training.checkpoint import load_checkpoint
+from effssl.training.metadata import encoder_metadata
+
+BACKBONE = "network.encoder.backbone."
+PROJECTOR = "network.projector."
+
+
+def trained_encoder(run: RunFolder) -> LoadedEncoder:
+    """The encoder of a run, frozen; `about["checkpoint"]` says of one that is not finished how far it is."""
+    if run.finished:
+        return load_encoder(run.encoder_path)
+    state = load_checkpoint(run.checkpoint_path)
+    if state is None:
+        raise RequestError(f"the run {run.folder} has no checkpoint yet; resume it with --resume auto")
+    config, at = run.config, state["position"]
+    encoder = build_encoder(config.encoder, config.image_size, config.stem)
+    encoder.backbone.load_state_dict(part_of(state["objective"], BACKBONE))
+    place = f"epoch {at['epoch']} of {config.epochs}" + (f" and {at['step']} steps" if at["step"] else "")
+    return freeze(encoder, encoder_metadata(config) | {"epochs": at["epoch"], "checkpoint": place})
+
+
+def trained_weights(run: RunFolder) -> dict[str, Any]:
+    """Weights of network and terms by name, from the run's last checkpoint; none where it is gone."""
+    state = load_checkpoint(run.checkpoint_path)
+    return {} if state is None else state["objective"]
+
+
+def part_of(weights: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The weights whose names have a prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
