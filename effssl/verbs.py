@@ -138,6 +138,8 @@ def pretrain(
     """
     from effssl.training.request import Request
 
+    if isinstance(start := settings.get("start_from"), (Path, RunFolder)):
+        settings["start_from"] = str(start.folder if isinstance(start, RunFolder) else start)
     flags = settings | ({"data": data} if data else {}) | ({"objective": objective} if objective else {})
     request = Request(
         flags,

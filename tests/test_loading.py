@@ -40,6 +40,7 @@ def test_what_a_run_does_not_have(in_tmp: Path) -> None:
     with pytest.raises(effssl.RequestError, match="has no classifier on its features"):
         load_run_classifier(run)
     assert load_run_encoder(run, projector=True).projector is None  # z = h
-    run.encoder_path.unlink()
-    with pytest.raises(effssl.RequestError, match="not finished; resume it with --resume auto"):
+    for path in (run.encoder_path, *run.folder.glob("checkpoint*.pt")):
+        path.unlink()
+    with pytest.raises(effssl.RequestError, match="has no checkpoint yet; resume it with --resume auto"):
         load_run_encoder(run)

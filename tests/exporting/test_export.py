@@ -224,7 +224,7 @@ def test_timm_and_torchvision_have_the_same_keys(name: str) -> None:
             "the exported file itself",
         ),
         (["run", "--to", "timm", "--encoder", "resnet18"], "needs no --encoder"),
-        (["unfinished", "--to", "timm"], "is not finished"),
+        (["unfinished", "--to", "timm"], "has no checkpoint yet"),
         (["missing", "--to", "pt2"], "no run folder, weight file or torchvision model named 'missing'"),
     ],
 )

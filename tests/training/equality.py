@@ -50,6 +50,7 @@ OBJECTIVES: list[tuple[str, dict]] = [
     ("vicreg", {"optimizer": {"name": "adamw"}}),
     ("tcr", {"views": {"large": {"count": 3}}}),
     ("sigreg", {}),
+    ("byol+rotation", {"freeze": 2, "optimizer": {"layer_decay": 0.5}}),
     ("simclr+words", {"words": {"filters": 8, "dim": 16}, "stem": "pca", "optimizer": {"name": "muon"}}),
 ]
 

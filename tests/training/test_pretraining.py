@@ -143,8 +143,8 @@ def test_resume_auto_starts_and_ends(finished: effssl.Run) -> None:
     before = finished.encoder_path.read_bytes()
     again = effssl.pretrain("digits", "byol+rotation", epochs=4, out=finished.folder, resume="auto", **QUICK)
     assert again.encoder_path.read_bytes() == before
-    with pytest.raises(RequestError, match=r"epochs: 4 → 5"):
-        effssl.pretrain("digits", "byol+rotation", epochs=5, out=finished.folder, resume="auto", **QUICK)
+    with pytest.raises(RequestError, match=r"epochs: 4 → 3"):  # more would train it longer
+        effssl.pretrain("digits", "byol+rotation", epochs=3, out=finished.folder, resume="auto", **QUICK)
 
 
 def test_a_damaged_checkpoint_is_noticed_and_the_previous_used(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
