@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from effssl.runtime.pool import Job
 from effssl.runtime.processes import child_command
 from effssl.studies.study import Metric
 from effssl.verbs import Run, carry_out, score_name
+
+START_UP = 3  # of running averages, in their time constants 1 / (1 − β)
 
 
 def train(flags: Mapping[str, Any], folder: Path, quiet: bool) -> Run:
@@ -65,7 +68,7 @@ def evaluate(run: Run, metric: Metric) -> None:
 def value_of(run: Run, metric: Metric) -> float | None:
     """A metric's value from the run's scores; None if it is not evaluated yet, an error if it cannot be."""
     if metric.protocol == "snr":
-        return mean_snr(run)
+        return mean_snr(run, metric.key)
     if metric.needs and not metric.data:
         raise RequestError(f"needs --{metric.needs}, a folder")
     if metric.key == "on_z" and not run.config.projector.layers:
@@ -85,11 +88,18 @@ def value_of(run: Run, metric: Metric) -> float | None:
     return float(further[metric.key])
 
 
-def mean_snr(run: Run) -> float:
-    """The mean signal-to-noise ratio of the gradient that a run logged, times 1000."""
-    values = [line["snr"] for line in run.metrics() if "snr" in line]
-    if not values:
+def mean_snr(run: Run, key: str = "snr") -> float:
+    """The mean signal-to-noise ratio of the gradient that a run logged, times 1000, without the averages' start-up.
+
+    Running averages over few steps have not averaged the noise out, and the ratio is far too large.
+    """
+    lines = run.metrics()
+    if not any(key in line for line in lines):
         raise RequestError("the run did not log the signal-to-noise ratio of its gradient")
+    started = round(START_UP / (1 - run.config.health.snr_beta))
+    values = [line[key] for before, line in pairwise(lines) if key in line and before.get("step", 0) >= started]
+    if not values:
+        raise RequestError(f"the averages of the gradient start up in {started} steps; the run has no epoch after them")
     return 1000 * sum(values) / len(values)
 
 

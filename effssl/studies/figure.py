@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from effssl.studies.claims import compute
+from effssl.studies.claims import compute, rise
 from effssl.studies.runner import ArmResult
 from effssl.studies.study import Measured, Study
 
@@ -28,24 +28,32 @@ def plot(study: Study, measured: Measured, results: Sequence[ArmResult]) -> byte
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = 2 if study.axis == "epochs" else 1
-    figure, axes = plt.subplots(1, panels, figsize=(5.2 * panels, 3.8), layout="constrained", squeeze=False)
+    labels = panel_labels(study)
+    size = (5.2 * len(labels), 3.8)
+    figure, axes = plt.subplots(1, len(labels), figsize=size, layout="constrained", squeeze=False)
     curves = dict.fromkeys(arm.curve for arm in measured.arms)
     for curve, style in zip(curves, STYLES, strict=False):
         if "snr" in study.metrics:
             _plot_snr(axes[0, 0], curve, style, results)
         else:
             _plot_curve(axes[0], study, measured, results, curve, style)
-    labels = ["step, epochs"] if "snr" in study.metrics else [study.axis, "TFLOP of training"]
-    unit = "signal-to-noise ratio" if "snr" in study.metrics else f"{study.metrics[0]} %"
-    for axis, label in zip(axes[0], labels, strict=False):
-        axis.set(xlabel=label, ylabel=unit)
+    for axis, (x, y) in zip(axes[0], labels, strict=True):
+        axis.set(xlabel=x, ylabel=y)
         axis.grid(alpha=0.3)
     axes[0, 0].legend(frameon=False, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     plt.close(figure)
     return buffer.getvalue()
+
+
+def panel_labels(study: Study) -> list[tuple[str, str]]:
+    """What the two axes of every panel show."""
+    if "snr" in study.metrics:
+        return [("step, epochs", "signal-to-noise ratio")]
+    accuracy = f"{study.metrics[0]} %"
+    panels = [(study.axis, accuracy)] + [("TFLOP of training", accuracy)] * (study.axis == "epochs")
+    return panels + [(study.axis, f"gain over the first point, {study.metrics[0]} %")] * study.rises
 
 
 def _plot_curve(
@@ -64,6 +72,8 @@ def _plot_curve(
     tflop = [compute(measured, arm) / 1e12 for arm, _ in points]
     for axis, x in zip(axes, (positions, tflop), strict=False):
         axis.errorbar(x, y, error, fmt=style, capsize=3, label=curve)
+    if study.rises:
+        axes[-1].plot(positions, list(rise(measured, curve, metric).values()), style, label=curve)
 
 
 def _plot_snr(axis: Any, curve: str, style: str, results: Sequence[ArmResult]) -> None:

@@ -18,6 +18,7 @@ from effssl.runtime.files import write_atomically
 from effssl.runtime.progress import table
 from effssl.studies.claims import Axis, compute, crossing, crossing_interval, epochs
 from effssl.studies.figure import has_figure, plot
+from effssl.studies.plan import base_of
 from effssl.studies.results import StudyResults, results_record
 from effssl.studies.scales import replacement
 from effssl.studies.statistics import Estimate, combine, decide
@@ -82,20 +83,6 @@ def _gain(measured: Measured, arm: Arm, base: Arm | None, metric: str) -> str:
         return f"{ours:+.2f}"
     published = arm.published[metric] - base.published[metric]
     return f"{ours:+.2f} / {published:+.2f} / {ours - published:+.2f}"
-
-
-def base_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
-    """The arm without pretext tasks that this one is compared with: same position on the axis, same settings."""
-    terms = parse(arm.objective)
-    base_terms = [term for term in terms if not TERMS[term].options.pretext]
-    if not base_terms or len(base_terms) == len(terms):
-        return None
-    bases = [a for a in arms if a.objective == "+".join(base_terms) and a.data == arm.data and a is not arm]
-    at_same_position = [a for a in bases if a.at == arm.at and a.length == arm.length]
-    flags = {key: value for key, value in arm.flags.items() if key not in ("rotation", "views")}
-    exact = [a for a in at_same_position if flags == dict(a.flags)]
-    candidates = exact or at_same_position or [a for a in bases if a.at is None]
-    return candidates[0] if candidates else None
 
 
 def spread(values: Sequence[float]) -> str:

@@ -22,7 +22,7 @@ from effssl.studies.arm import child_job, train_and_evaluate, value_of
 from effssl.studies.cost import show_plan
 from effssl.studies.plan import ArmRun, Setup, plan_runs
 from effssl.studies.scales import substitution
-from effssl.studies.study import Study
+from effssl.studies.study import AVERAGE, TRANSFER, Study
 from effssl.verbs import Run
 
 
@@ -66,7 +66,18 @@ def run_study(study: Study, setup: Setup, jobs: int = 2, plan: bool = True) -> l
 
 
 def run_arms(runs: Sequence[ArmRun], jobs: int, on_line: LineHandler | None = None) -> list[ArmResult]:
-    """Run what is not complete and return the results of all; `on_line` gets the lines that a child writes."""
+    """Run what is not complete and return the results of all; `on_line` gets the lines that a child writes.
+
+    Runs that read the results of others come last.
+    """
+    first = run_in_turn([run for run in runs if not run.needs_another], jobs, on_line)
+    last = run_in_turn([run for run in runs if run.needs_another], jobs, on_line)
+    found = {(result.run.arm.name, result.run.seed): result for result in (*first, *last)}
+    return [found[run.arm.name, run.seed] for run in runs]
+
+
+def run_in_turn(runs: Sequence[ArmRun], jobs: int, on_line: LineHandler | None) -> list[ArmResult]:
+    """Run what is not complete, `jobs` at a time, and return the results of all."""
     todo = incomplete(runs)
     started = time.monotonic()
     ended: dict[Path, Ended] = {}
@@ -100,9 +111,18 @@ def result_of(run: ArmRun, ended: Ended = NOT_RUN) -> ArmResult:
             missing[name] = ended.missing.get(name, "not evaluated")
         else:
             values[name] = value
+    values |= average_of(values)
     lines: list[dict[str, Any]] = folder.metrics()
     snr = [(line["epoch"], line["snr"]) for line in lines if "snr" in line]
     return ArmResult(run, values, missing, lines[-1]["seconds"], lines[-1]["flops"], "", origin_of(folder), snr)
+
+
+def average_of(values: Mapping[str, float]) -> dict[str, float]:
+    """The average of Table S5, where data sets for transfer were evaluated: over them and the run's own data."""
+    if not {"linear", "transfer"} <= values.keys():
+        return {}
+    sets = [values[name] for name in TRANSFER if name in values]
+    return {AVERAGE: (values["linear"] + sum(sets)) / (1 + len(sets))} if sets else {}
 
 
 def origin_of(run: Run) -> dict[str, str]:

@@ -12,7 +12,7 @@ from effssl.recipes import names as recipe_names
 from effssl.recipes import read
 from effssl.runtime.errors import RequestError
 from effssl.schema import flatten, merge, nest
-from effssl.studies.study import METRICS, Arm, Metric, Study
+from effssl.studies.study import AVERAGE, METRICS, Arm, Metric, Study
 
 SCALES = ("smoke", "cpu", "paper")
 SMOKE = {
@@ -33,8 +33,8 @@ SMOKE_JIGSAW = {
 CPU = {"data": "cifar10", "subset": 10_000, "health": {"every": 1000}}
 CPU_EPOCHS: dict[str, float] = {"E07": 2, "E10": 4, "E19": 1.2, "C05": 4}  # of an arm of length 1; else 6
 CPU_POINTS = {
-    "E03": (0, 20, 40, 60, 80, 90),
-    "E04": (0, 20, 50, 80),
+    "E03": (0, 20, 40, 60, 80),
+    "E04": (0, 20, 30, 50, 80),
     "E07": (100, 200, 300, 600),
 }  # of axes with more points than there is time for
 SHORT_MULTI_CROP = {"views": {"small": {"count": 2, "size": 16, "scale": [0.05, 0.2]}}}
@@ -43,6 +43,7 @@ SMOKE_METRICS: dict[str, dict[str, Any]] = {
     "semi": {"epochs": 1, "batch": 16}, "transfer": {"grid": 2, "max_iter": 5},
     "detect": {"schedule": 1e-5, "short_side": 32, "batch": 1, "proposals": 8, "limit": 4},
 }  # fmt: skip
+LINEAR = {"imagenet1k": {"epochs": 30}}  # published settings of the linear probe that a data set needs
 CPU_METRICS: dict[str, dict[str, Any]] = {
     "probe-rotation": {"epochs": 10},
     "detect": {"schedule": 0.004, "short_side": 96, "batch": 1, "proposals": 64, "lr": 0.003},
@@ -141,11 +142,15 @@ def cpu_settings(study: Study, arm: Arm, sources: Sources) -> dict[str, Any]:
 def paper_settings(study: Study, arm: Arm, sources: Sources) -> dict[str, Any]:
     """The published setting: the recipe of the method and the data set."""
     data = arm.data or study.data
+    recipe, epochs = paper_recipe(arm, data), max(1, round(study.epochs * arm.length))
     settings: dict[str, Any] = {
-        "recipe": paper_recipe(arm, data),
-        "epochs": max(1, round(study.epochs * arm.length)),
+        "recipe": recipe,
+        "epochs": epochs,
         "data": (sources.images or data) if uses_photographs(study, arm) else data,
     }
+    warmup = read(recipe).get("schedule", {}).get("warmup_epochs", 0)
+    if warmup < epochs:  # shorter runs keep the published warm-up, which other runs do not
+        settings["schedule"] = {"warmup_epochs": warmup}
     if data == "imagenet100":
         settings["classes"] = "imagenet100"
     if arm.efficient:
@@ -221,7 +226,8 @@ def _is_whole(epochs: float) -> bool:
 
 def arm_metrics(study: Study, arm: Arm, scale: str, sources: Sources) -> dict[str, Metric]:
     """The metrics of an arm with their settings at a scale."""
-    return {name: metric_at(METRICS[name], study, arm, scale, sources) for name in study.metrics}
+    evaluated = [name for name in study.metrics if name != AVERAGE]
+    return {name: metric_at(METRICS[name], study, arm, scale, sources) for name in evaluated}
 
 
 def metric_at(metric: Metric, study: Study, arm: Arm, scale: str, sources: Sources) -> Metric:
@@ -233,7 +239,7 @@ def metric_at(metric: Metric, study: Study, arm: Arm, scale: str, sources: Sourc
     if scale == "paper" and metric.needs == "sets":
         settings = {"sets": "all"}
     if scale == "paper" and metric.protocol == "linear":
-        settings = {"setting": linear_setting(study, arm)}
+        settings = {"setting": linear_setting(study, arm)} | LINEAR.get(study.data, {})
     return replace(metric, settings={**metric.settings, **settings}, data=data)
 
 

@@ -44,6 +44,7 @@ class Metric:
 TRANSFER = (
     "cifar10", "cifar100", "flowers", "caltech101", "aircraft", "dtd", "cars", "food", "pets", "sun397", "voc2007"
 )  # fmt: skip
+AVERAGE = "average"  # no evaluation: the mean of `linear` and the data sets for transfer, as in Table S5
 METRICS: dict[str, Metric] = {
     "knn": Metric("knn"),
     "linear": Metric("linear"),
@@ -64,7 +65,8 @@ METRICS: dict[str, Metric] = {
     "AP tuned": Metric("detect", {"mode": "finetune"}, needs="voc"),
     "AP50 tuned": Metric("detect", {"mode": "finetune"}, key="AP50", needs="voc"),
     "AP75 tuned": Metric("detect", {"mode": "finetune"}, key="AP75", needs="voc"),
-    "snr": Metric("snr"),  # no evaluation: the mean of what the run logged
+    "snr": Metric("snr", key="snr"),  # no evaluation: the mean of what the run logged
+    "snr m/v": Metric("snr", key="snr_literal"),
 }
 
 
@@ -125,4 +127,5 @@ class Study:
     arms: tuple[Arm, ...]
     claims: tuple[Claim, ...]
     axis: str = ""  # what `at` means; a study with an axis has a figure
+    rises: bool = False  # the figure shows the gain of every curve over its first point, too
     note: str = ""

@@ -15,7 +15,7 @@ import pytest
 
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import locked
-from effssl.studies.arm import child_job, train_and_evaluate, value_of
+from effssl.studies.arm import child_job, mean_snr, train, train_and_evaluate, value_of
 from effssl.studies.study import METRICS, Metric
 from effssl.verbs import Run
 
@@ -136,3 +136,13 @@ def test_an_arm_in_use_is_waited_for(tmp_path: Path) -> None:
     assert results.get(timeout=120) == {}
     process.join()
     assert set(Run(folder).results()) == {"knn k=1"}
+
+
+def test_the_signal_to_noise_ratio_leaves_the_start_up_of_its_averages_out(tmp_path: Path) -> None:
+    settings = {"data": "digits", "objective": "simsiam", "subset": 96, "batch_size": 32, "image_size": 16, "epochs": 5}
+    run = train(settings | {"health": {"snr": True, "snr_beta": 0.5}}, tmp_path / "run", quiet=True)
+    lines = [line for line in run.metrics() if "step" in line]
+    assert [line["step"] for line in lines] == [3, 6, 9, 12, 15]
+    later = [line["snr"] for line in lines[2:]]  # three time constants of 2 steps: those of epochs 1 and 2
+    assert mean_snr(run) == pytest.approx(1000 * sum(later) / 3)
+    assert mean_snr(run, "snr_literal") == pytest.approx(1000 * sum(line["snr_literal"] for line in lines[2:]) / 3)

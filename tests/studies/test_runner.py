@@ -14,7 +14,7 @@ from effssl.studies.claims import beats
 from effssl.studies.plan import Setup
 from effssl.studies.report import rows, verdicts
 from effssl.studies.results import StudyResults
-from effssl.studies.runner import run_study
+from effssl.studies.runner import average_of, run_study
 from effssl.studies.study import Arm, Study
 from effssl.verbs import Run
 
@@ -93,7 +93,7 @@ def test_a_stopped_study_leaves_its_runs_resumable(tmp_path: Path) -> None:
         "import sys; from pathlib import Path\n"
         "from effssl.runtime.errors import Stopped\n"
         "from effssl.studies.plan import Setup\n"
-        "from effssl.studies.runner import run_study\n"
+        "from effssl.studies.runner import average_of, run_study\n"
         "from effssl.studies.study import Arm, Study\n"
         f"study = Study('X', 'x', 'x', 'cifar10', 200, ('knn',), {arms}, ())\n"
         "try: run_study(study, Setup('smoke', 1, Path(sys.argv[1])), jobs=1, plan=False)\n"
@@ -106,3 +106,8 @@ def test_a_stopped_study_leaves_its_runs_resumable(tmp_path: Path) -> None:
     study.send_signal(signal.SIGTERM)
     assert study.wait(timeout=60) == 75
     assert list(tmp_path.glob("arms/*/checkpoint.pt"))
+
+
+def test_the_average_counts_the_own_data_as_one_of_the_sets() -> None:
+    assert average_of({"linear": 50.0, "transfer": 65.0, "cifar10": 60.0, "pets": 70.0}) == {"average": 60.0}
+    assert average_of({"linear": 50.0}) == {}

@@ -36,7 +36,7 @@ from effssl.schema import Between, Count, Positive, Seed
 
 STEM = ("conv1", "bn1", "relu", "maxpool")
 BLOCKS = ("layer1", "layer2", "layer3", "layer4")
-FROZEN = (*STEM, *BLOCKS[:3])  # not trained in frozen mode
+FROZEN = {"finetune": (), "frozen": (*STEM, *BLOCKS[:3]), "frozen-all": (*STEM, *BLOCKS)}  # what is not trained
 STEPS, MILESTONES, FACTOR, WARMUP = 144_000, (96_000, 128_000), 0.1, 100
 MOMENTUM, WEIGHT_DECAY, FLIP = 0.9, 1e-4, 0.5
 FULL_SIDE, FULL_LONG_SIDE = 800, 1333
@@ -50,8 +50,9 @@ PROBE_SIDE = 128  # pixels of the image whose feature maps tell the strides
 class DetectOptions:
     """Options of detection."""
 
-    mode: Literal["frozen", "finetune"] = "frozen"
-    """frozen: only the last block of the encoder is trained (the paper's frozen); finetune: all of it"""
+    mode: Literal["frozen", "frozen-all", "finetune"] = "frozen"
+    """frozen: of the encoder only its last block is trained (stem to res4 are frozen, as in the code that the paper
+    used); frozen-all: nothing of it; finetune: all of it"""
     schedule: Annotated[float, Between(1e-12)] = 1.0
     """length of training as a share of 144,000 steps; warm-up and decay of the learning rate scale with it"""
     short_side: Annotated[int, Between(32)] = 800
@@ -111,7 +112,7 @@ def evaluate_detect(encoder: LoadedEncoder, data: str, options: DetectOptions) -
         "train_short_sides": train_sides(options.short_side),
         "train": options.train, "test": options.test, "limit": options.limit,
         "detector": "torchvision Faster R-CNN, FPN",
-        "frozen": "stem and layer1–3; batch norm fixed" if options.mode == "frozen" else "nothing; batch norm fixed",
+        "frozen": f"{', '.join(FROZEN[options.mode]) or 'nothing'}; batch norm fixed",
         "rule": "VOC 11-point", "classes_counted": len(scores.ap50_per_class), "seed": options.seed,
     }  # fmt: skip
     also = {"AP50": scores.ap50, "AP75": scores.ap75, "AP50_per_class": scores.ap50_per_class}
@@ -132,7 +133,7 @@ def build_detector(encoder: LoadedEncoder, options: DetectOptions) -> FasterRCNN
     """Faster R-CNN on a copy of the encoder; pyramid and heads are initialized by torch's global generator."""
     body = resnet_body(encoder.backbone)
     for name, part in body.named_children():
-        part.requires_grad_(options.mode == "finetune" or name not in FROZEN)
+        part.requires_grad_(name not in FROZEN[options.mode])
     channels, strides = _shapes(body, encoder.device)
     strides.append(2 * strides[-1])  # the pooled level on top
     backbone = BackboneWithFPN(

@@ -194,7 +194,7 @@ def test_anchors_follow_strides_and_batch_norm_is_fixed(thin: None, name: str, s
     assert torch.allclose(pooled, encoder.encoder(x), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["frozen", "finetune"])
+@pytest.mark.parametrize("mode", ["frozen", "frozen-all", "finetune"])
 def test_what_trains(thin: None, voc: Path, mode: str) -> None:
     encoder = make_encoder()
     before = encoder.fingerprint()
@@ -205,8 +205,9 @@ def test_what_trains(thin: None, voc: Path, mode: str) -> None:
     train_detector(model, read_voc(voc, "trainval"), options, DetectionSchedule(2, (), 0))
     changed = {key for key, value in conv_weights(model).items() if not torch.equal(value, was[key])}
     convs = {key for key in was if key.endswith("conv1.weight") or "conv2" in key or "downsample.0" in key}
-    assert changed == {key for key in convs if mode == "finetune" or key.startswith("layer4")}
-    assert any(key.startswith("layer4") for key in changed)
+    expected = {"finetune": convs, "frozen": {key for key in convs if key.startswith("layer4")}, "frozen-all": set()}
+    assert changed == expected[mode]
+    assert any(key.startswith("layer4") for key in convs)
     assert not torch.equal(model.roi_heads.box_predictor.cls_score.weight, head)
     assert encoder.fingerprint() == before
     assert not any(p.requires_grad for p in encoder.parameters())
@@ -304,7 +305,7 @@ def test_detection_refusals(thin: None, voc: Path) -> None:
             evaluate("detect", by, str(voc), **asdict(QUICK) | settings)
 
     refuse("ResNet-like", by=make_encoder("mobilenet_v3_small"))
-    refuse("choose one of frozen, finetune", mode="thawed")
+    refuse("choose one of frozen, frozen-all, finetune", mode="thawed")
     refuse("lr is 0.0; it must be", lr=0.0)
     refuse("schedule is 0.0; it must be", schedule=0.0)
     refuse("proposals is 0; it must be at least 4", proposals=0)
