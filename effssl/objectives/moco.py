@@ -9,6 +9,7 @@ from torch import Tensor
 from effssl.network.momentum import ema_update, momentum_copy
 from effssl.network.network import Network
 from effssl.objectives.options import MoCoOptions
+from effssl.objectives.queue import enqueue
 from effssl.objectives.step import Step
 from effssl.objectives.term import Outcome, RunInfo, Term
 from effssl.runtime.distribution import gather, local_rows, world_size
@@ -68,11 +69,6 @@ class MoCo(Term):
         self.recent = keys if step.views.micro == 0 else torch.cat([self.recent, keys])
         return Outcome(torch.stack(losses).mean() * len(k))
 
-    @torch.no_grad()
     def after_update(self, network: Network, progress: float) -> None:
         ema_update(self.target, network, self.options.momentum)
-        length = len(self.queue)
-        keys = self.recent[-length:]
-        rows = (self.position + torch.arange(len(keys), device=keys.device)) % length
-        self.queue.index_copy_(0, rows, keys)
-        self.position.copy_((self.position + len(keys)) % length)
+        enqueue(self.queue, self.position, self.recent)

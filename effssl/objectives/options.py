@@ -98,6 +98,44 @@ class MoCoOptions(TermOptions):
 
 
 @dataclass(frozen=True)
+class NNCLROptions(TermOptions):
+    """Take the nearest neighbor of an image among past embeddings as its positive."""
+
+    temperature: Small = 0.1
+    queue: Positive = 4096
+    """past projections among which neighbors are found, any number"""
+    predictor_hidden: Positive = 4096
+
+
+@dataclass(frozen=True)
+class DINOOptions(TermOptions):
+    """Predict the momentum teacher's distribution over prototypes, centered and sharpened."""
+
+    prototypes: Annotated[int, Between(2)] = 4096
+    temperature: Small = 0.1
+    """of the student"""
+    teacher_temperature: Small = 0.04
+    """of the teacher; smaller is sharper"""
+    center_momentum: Share = 0.9
+    """of the running mean that is subtracted from the teacher's scores"""
+    momentum: Share = 0.996
+    """of the teacher's weights"""
+    momentum_end: Share = 1.0
+    """cosine from momentum to this value; 0 keeps it constant"""
+    freeze_epochs: NonNegative = 1.0
+    """epochs during which the prototypes are frozen"""
+
+
+@dataclass(frozen=True)
+class BarlowOptions(TermOptions):
+    """Make the cross-correlation of two views the identity (Barlow Twins)."""
+
+    weight: NonNegative = 0.024
+    redundancy: NonNegative = 0.005
+    """λ, weight of the squared correlations of different dimensions"""
+
+
+@dataclass(frozen=True)
 class VICRegOptions(TermOptions):
     """Pull views together, keep the variance of every dimension of z and decorrelate them."""
 
@@ -242,6 +280,9 @@ TERMS: dict[str, TermEntry] = {
     "simsiam": TermEntry(SimSiamOptions, "effssl.objectives.simsiam:SimSiam"),
     "swav": TermEntry(SwAVOptions, "effssl.objectives.swav:SwAV"),
     "moco": TermEntry(MoCoOptions, "effssl.objectives.moco:MoCo"),
+    "nnclr": TermEntry(NNCLROptions, "effssl.objectives.nnclr:NNCLR"),
+    "dino": TermEntry(DINOOptions, "effssl.objectives.dino:DINO"),
+    "barlow": TermEntry(BarlowOptions, "effssl.objectives.barlow:BarlowTwins"),
     "vicreg": TermEntry(VICRegOptions, "effssl.objectives.vicreg:VICReg"),
     "tcr": TermEntry(TCROptions, "effssl.objectives.tcr:TCR"),
     "sigreg": TermEntry(SIGRegOptions, "effssl.objectives.sigreg:SIGReg"),

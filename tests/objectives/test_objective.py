@@ -145,7 +145,7 @@ def test_loss_falls_in_every_combination_of_the_paper(data: Data, objective: str
     assert last < first
 
 
-@pytest.mark.parametrize("base", ["simclr", "byol", "simsiam", "swav", "moco"])
+@pytest.mark.parametrize("base", ["simclr", "byol", "simsiam", "swav", "moco", "nnclr", "dino", "barlow"])
 @pytest.mark.parametrize(
     "views",
     [
@@ -159,7 +159,7 @@ def test_loss_falls_in_every_combination_of_the_paper(data: Data, objective: str
     ids=["three", "multi-crop", "one-sided", "two and two", "rotated online", "efficient"],
 )
 def test_every_base_method_takes_every_list_of_views(data: Data, base: str, views: dict) -> None:
-    trainer = trainer_of(f"{base}+rotation", data, views=views, moco={"queue": 64})
+    trainer = trainer_of(f"{base}+rotation", data, views=views, moco={"queue": 64}, nnclr={"queue": 64})
     for step, batch in enumerate(trainer.loader.epoch(0)):
         loss, _ = trainer.step(batch)
         assert torch.isfinite(loss)

@@ -240,14 +240,16 @@ def test_accumulated_gradients_are_those_of_the_batch_where_images_are_not_compa
         effssl.pretrain("digits", "byol", out=tmp_path / "r", accumulate=3, **QUICK)
 
 
-@pytest.mark.parametrize("objective", ["moco", "swav"])
-def test_queues_take_all_micro_batches(objective: str) -> None:
+@pytest.mark.parametrize(("objective", "taken"), [("moco", 128), ("swav", 64), ("nnclr", 64)])
+def test_queues_take_all_micro_batches(objective: str, taken: int) -> None:
     from effssl.data import open_data
     from effssl.recipes import resolve
 
     flags = {"data": "digits", "objective": objective, "batch_size": 64, "accumulate": 2, "image_size": 16}
-    plan = resolve(flags | {"encoder": "small", "swav": {"queue": 100}, "moco": {"queue": 256}})
+    plan = resolve(
+        flags | {"encoder": "small", "swav": {"queue": 100}, "moco": {"queue": 256}, "nnclr": {"queue": 256}}
+    )
     trainer = Trainer(plan, open_data("digits"), torch.device("cpu"))
     trainer.step(next(trainer.loader.epoch(0)))
     term = trainer.objective.terms[objective]
-    assert (int(term.position) if objective == "moco" else term.filled) == (128 if objective == "moco" else 64)
+    assert (term.filled if objective == "swav" else int(term.position)) == taken

@@ -107,6 +107,9 @@ DERIVED = {
         ("simsiam", {}),
         ("simclr+words", DERIVED),
         ("sigreg", {"optimizer": {"name": "adamw"}, "lr": 0.001}),
+        ("barlow+rotation", {"optimizer": {"name": "muon", "clip_norm": 1.0}, "lr": 0.02}),
+        ("nnclr", {"nnclr": {"queue": 100}}),
+        ("dino", {"dino": {"prototypes": 50}, "views": {"small": {"count": 2, "size": 12}}}),
     ],
 )
 def test_resume_equals_no_interruption_to_the_bit(
