@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from effssl.network.options import patch_filters, pixels_side
+from effssl.network.options import DERIVED_STEMS, patch_filters, pixels_side
 from effssl.network.patches import PatchEncoder, Pixels, region_means
 from effssl.network.readout import Readout
-from effssl.network.small import DERIVED_STEMS, SmallEncoder, small_width
+from effssl.network.small import SmallEncoder, small_width
 from effssl.runtime.errors import RequestError, did_you_mean
 
 LARGE_IMAGE = 64  # side in pixels above which small encoders have a stem of stride 4

@@ -24,6 +24,8 @@ class Projector:
     """batch norm after the last layer too"""
 
 
+DERIVED_STEMS = ("pca", "kmeans")
+"""Stems that are computed from the training images."""
 FILTERS = 400  # of the encoder `patches`
 PIXELS = 16  # side of the encoder `pixels`
 PATCH_DIM = 1024

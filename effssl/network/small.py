@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from effssl.network.patches import kmeans_filters, pca_filters, sample_patches
 
 WIDTH = 16
-DERIVED_STEMS = ("pca", "kmeans")
-"""Stems that are computed from the training images."""
 
 
 def small_width(name: str) -> int:

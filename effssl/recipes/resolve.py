@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from effssl.augment.options import ViewGroup
 from effssl.config import Config, config_type
-from effssl.network.options import PATCH_DIM, ReadoutOptions, patch_filters, pixels_side
+from effssl.network.options import DERIVED_STEMS, PATCH_DIM, ReadoutOptions, patch_filters, pixels_side
 from effssl.objectives.expression import parse
 from effssl.recipes.budgets import RUNG, parse_budget, recipe_for_budget
 from effssl.recipes.catalog import choose, published_form, read, score
@@ -65,6 +65,8 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     base = asked if request.complete else build(config_type(), read(name), f"recipe {name}")
     config = dataclasses.replace(request.over(base), recipe=name)
     notes = [_recipe_note(name, asked.recipe)]
+    if accelerator and _on_dial(merge(request.file, request.flags)):
+        notes.append("recipes by budget are for CPUs; here the budget decides the number of epochs alone")
     config = _scale_lr(config, base, request, notes)
     config = _shorten_continued(config, request, notes)
     config = _shorten_warmup(config, base, request, notes)
@@ -211,6 +213,8 @@ def check_combinations(config: Config) -> None:
         raise RequestError(f"augment.blur_kernel is {config.augment.blur_kernel}; it must be odd")
     if optimizer.nesterov and (optimizer.name not in ("sgd", "muon") or optimizer.momentum == 0):
         raise RequestError("optimizer.nesterov needs sgd with momentum, or muon with momentum")
+    if config.train_stem and config.stem not in DERIVED_STEMS:
+        raise RequestError("train_stem needs a stem that is computed from the images: --stem pca or kmeans")
     if pixels_side(config.encoder):
         raise RequestError(
             f"{config.encoder} has nothing to train; effssl eval knn {config.encoder} --data … evaluates it"

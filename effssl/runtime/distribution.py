@@ -162,6 +162,11 @@ def mean_over_processes(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return dict(zip(values, stacked / world_size(), strict=True))
 
 
+def mean_over_ranks(value: float) -> float:
+    """The mean over processes, so that all decide alike."""
+    return float(mean_over_processes({"": torch.tensor(float(value), dtype=torch.float64)})[""])
+
+
 def any_process(flag: bool) -> bool:
     """Whether a flag is set on any process; the result is the same on all."""
     if world_size() == 1:

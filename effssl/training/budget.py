@@ -22,7 +22,7 @@ import torch
 from effssl.config import Config
 from effssl.data import Data
 from effssl.recipes.resolve import Plan
-from effssl.runtime.distribution import mean_over_processes
+from effssl.runtime.distribution import mean_over_ranks
 from effssl.runtime.errors import RequestError
 from effssl.training.trainer import Trainer
 
@@ -167,11 +167,6 @@ def keep_earlier_choices(plan: Plan, before: Config, choose_size: bool) -> Plan:
     chosen: dict[str, Any] = {"epochs": before.epochs, "schedule": schedule}
     chosen |= {"image_size": before.image_size} if choose_size else {}
     return dataclasses.replace(plan, config=dataclasses.replace(plan.config, **chosen))
-
-
-def mean_over_ranks(value: float) -> float:
-    """The mean over processes, so that all decide alike."""
-    return float(mean_over_processes({"": torch.tensor(float(value), dtype=torch.float64)})[""])
 
 
 def timed_steps(trainer: Trainer) -> list[float]:

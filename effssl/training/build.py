@@ -17,8 +17,9 @@ from effssl.data.loader import Batching, ViewLoader, ViewSpec
 from effssl.data.sample import sampler
 from effssl.network.encoders import Encoder, build_encoder, refused
 from effssl.network.network import Network
+from effssl.network.options import DERIVED_STEMS
 from effssl.network.patches import PatchEncoder
-from effssl.network.small import DERIVED_STEMS, SmallEncoder
+from effssl.network.small import SmallEncoder
 from effssl.objectives.objective import Objective, build_terms, groups_read
 from effssl.objectives.term import RunInfo
 from effssl.recipes.resolve import Plan

@@ -21,10 +21,9 @@ from effssl.config import Config
 from effssl.data import Data
 from effssl.data.views import Views
 from effssl.recipes.resolve import Plan
-from effssl.runtime.distribution import any_process
+from effssl.runtime.distribution import any_process, mean_over_ranks
 from effssl.runtime.processor import bf16_kills, bf16_slowdown
 from effssl.runtime.randomness import seeded
-from effssl.training.budget import mean_over_ranks
 from effssl.training.trainer import Trainer, trainable
 
 TIMED_STEPS = 3  # steps that are timed in each precision, after one that is not

@@ -20,14 +20,22 @@ from effssl.recipes.budgets import parse_budget
 from effssl.recipes.resolve import Plan, resolve, uses_dial
 from effssl.run import RunFolder
 from effssl.runtime.device import pick_device
-from effssl.runtime.distribution import any_process, barrier, process_group, rank, restarted, world_size
+from effssl.runtime.distribution import (
+    any_process,
+    barrier,
+    mean_over_ranks,
+    process_group,
+    rank,
+    restarted,
+    world_size,
+)
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.memory import keep_freed_memory
 from effssl.runtime.processor import avoid_broken_amx, relative_speed
 from effssl.runtime.signals import Stop, catch_signals
 from effssl.schema import merge, read_yaml
-from effssl.training.budget import Budget, keep_earlier_choices, mean_over_ranks
+from effssl.training.budget import Budget, keep_earlier_choices
 from effssl.training.journal import Journal
 from effssl.training.loop import train
 from effssl.training.precision import choose_precision, keep_precision

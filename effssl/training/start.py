@@ -9,8 +9,8 @@ from typing import Any
 from effssl.config import Config
 from effssl.network.foreign import FILES, MEAN, STD, TORCHVISION, open_foreign, read_weights
 from effssl.network.loaded import LoadedEncoder, digest_of, is_encoder_file
-from effssl.network.options import patch_filters, pixels_side
-from effssl.network.small import DERIVED_STEMS, small_width
+from effssl.network.options import DERIVED_STEMS, patch_filters, pixels_side
+from effssl.network.small import small_width
 from effssl.network.start import StartingWeights
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError

@@ -177,12 +177,20 @@ def test_notes_warn_of_labels_and_micro_batches() -> None:
     assert "2 micro-batches" in notes(objective="simclr", accumulate=2)
 
 
+def test_a_budget_on_an_accelerator_says_that_it_chooses_no_recipe() -> None:
+    plans = [resolve({"data": "cifar10", "budget": "5m"}, accelerator=accelerator) for accelerator in (True, False)]
+    says = ["recipes by budget are for CPUs" in " ".join(plan.notes) for plan in plans]
+    assert says == [True, False]
+    assert [plan.config.recipe for plan in plans] == ["cifar10-byol", "budget-simclr-5m"]
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         ({"augment": {"blur_kernel": 4}}, "augment.blur_kernel is 4; it must be odd"),
         ({"optimizer": {"nesterov": True, "momentum": 0.0}}, "nesterov needs sgd with momentum"),
         ({"optimizer": {"nesterov": True, "name": "lars"}}, "nesterov needs sgd with momentum"),
+        ({"train_stem": True}, "train_stem needs a stem that is computed from the images"),
         ({"epochs": 3, "schedule": {"warmup_epochs": 3.0}}, "warm-up leave nothing of a run of 3"),
         ({"schedule": {"milestones": [0.5, 1.0]}}, "below 1"),
         ({"schedule": {"milestones": [0.0]}}, "above 0"),
