@@ -28,7 +28,8 @@ CLAIMS_HEAD = ("claim", "verdict", "difference (95 %)", "p")
 CLAIMS_PRINT = (
     "A claim says that one or more differences are positive. Differences are paired by seed (Welch's t where arms have "
     "different seeds), with t intervals; p is two-sided and corrected over the claims of the study (Holm). A claim is "
-    "held or refuted at p < 0.05. One seed decides nothing. Intervals of shares are bootstrapped over seeds."
+    "held or refuted at p < 0.05. One seed decides nothing. Intervals of shares are bootstrapped over seeds; those of "
+    "three seeds are too narrow."
 )
 FINE_PRINT = (
     "Published numbers are the paper's; ours are test scores, mean ± standard deviation over seeds, a single run where "
@@ -164,8 +165,8 @@ def remarks(found: StudyResults) -> list[str]:
                 continue
             shares = [share_text(measured, (base, curve), metric, axis) for axis in (epochs, compute)]
             lines.append(
-                f"{curve} reaches the final value of {base} ({metric}) at {shares[0]} of its epochs and {shares[1]} of "
-                "its compute (interpolated)."
+                f"{curve} reaches the final value of {base} ({metric}) with {shares[0]} of its epochs and {shares[1]} "
+                "of its compute (interpolated)."
             )
     return lines
 
