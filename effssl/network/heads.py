@@ -7,7 +7,9 @@ import itertools
 from torch import nn
 
 
-def mlp(sizes: list[int], norm: bool = True, output_norm: bool = False) -> nn.Sequential:
+def mlp(
+    sizes: list[int], norm: bool = True, output_norm: bool = False, norm_type: type[nn.Module] = nn.BatchNorm1d
+) -> nn.Sequential:
     """Linear layers through `sizes` with ReLU between them; batch norm on hidden layers, and on the output if told.
 
     >>> [type(layer).__name__ for layer in mlp([4, 8, 2])]
@@ -17,9 +19,9 @@ def mlp(sizes: list[int], norm: bool = True, output_norm: bool = False) -> nn.Se
     for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         last = i == len(sizes) - 2
         normed = output_norm if last else norm
-        layers.append(nn.Linear(inputs, outputs, bias=not normed))  # batch norm has a bias of its own
+        layers.append(nn.Linear(inputs, outputs, bias=not normed))  # a norm has a bias of its own
         if normed:
-            layers.append(nn.BatchNorm1d(outputs))
+            layers.append(norm_type(outputs))
         if not last:
             layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)

@@ -209,6 +209,10 @@ class RotationOptions(TermOptions):
     """the head reads the projection z = g(f(x)) (the paper) or the feature h = f(x) (its released code)"""
     hidden: Count = 0
     """hidden width of the head; 0 is the projector's"""
+    layers: Annotated[int, Between(2)] = 2
+    """linear layers of the head"""
+    norm: Literal["batch", "layer"] = "batch"
+    """norm of the head's hidden layers"""
     noise: Share = 0.0
     """probability that a view's label is replaced by another angle, drawn afresh for every view"""
     shared: Count = 0

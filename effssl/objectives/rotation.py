@@ -20,9 +20,11 @@ from effssl.objectives.step import Step
 from effssl.objectives.term import Outcome, RunInfo, TaskExamples, Term
 from effssl.runtime.errors import RequestError
 
+NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
 
 class Rotation(Term):
-    """L = mean over all rotated views of CE(r(z), angle), or of CE(r(h), angle); r is an MLP with one hidden layer.
+    """L = mean over all rotated views of CE(r(z), angle), or of CE(r(h), angle); r is an MLP.
 
     Rotated views have a pass of their own, so their batch statistics do not mix with those of other views.
     """
@@ -37,7 +39,8 @@ class Rotation(Term):
             group.angles
         )  # of always predicting the most frequent angle
         width = network.z_dim if options.on == "z" else network.h_dim
-        self.r = mlp([width, options.hidden or network.hidden, len(group.angles)])
+        hidden = [options.hidden or network.hidden] * (options.layers - 1)
+        self.r = mlp([width, *hidden, len(group.angles)], norm_type=NORMS[options.norm])
         if options.shared:
             stages = network.stages() if options.on == "z" else network.stages()[:-1]
             if options.shared > len(stages):

@@ -16,6 +16,8 @@ DOCUMENT_KEYS = ("cost", "score")
 NAMED_SETS = ("cifar10", "cifar100")
 FALLBACK = "byol"
 """A base method that was registered from outside has no recipe and takes this one's."""
+SIMILAR = {"supcon": "simclr"}
+"""Where a base method has no recipe for such images, it takes that of a similar one."""
 EFFICIENT_WITH = "rotation"
 """With this task, a base method takes the recipe <family>-<base>-efficient where there is one."""
 
@@ -57,8 +59,10 @@ def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
     terms, known = list(terms), set(names())
     base = base_term(terms)
     family = data if data in NAMED_SETS else "cifar10" if is_small(data) else "images"
-    families = (family, "imagenet100", "cifar10") if accelerator else ("cpu",)
-    fitting = [f"{family}-{term}" for term in (base, FALLBACK) for family in families]
+    # Photographs never get settings for images of 32 pixels.
+    last = "imagenet1k" if family == "images" else "cifar10"
+    families = (family, "imagenet100", last) if accelerator else ("cpu",)
+    fitting = [f"{family}-{term}" for term in (base, SIMILAR.get(base, base), FALLBACK) for family in families]
     name = next(name for name in fitting if name in known)
     efficient = f"{name}-efficient"
     measured = EFFICIENT_WITH in terms and name.endswith(f"-{base}")  # not of the fallback

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 from effssl import recipes
 from effssl.config import config_type
 from effssl.objectives.options import TERMS
 from effssl.recipes import resolve
 from effssl.schema import flatten, read_yaml, to_dict
+from effssl.training.build import build_objective
 
 
 def objective_of(name: str) -> str:
@@ -52,8 +54,9 @@ def test_a_recipes_base_method_stands_in_its_name_and_in_its_settings(name: str)
 def test_the_papers_numbers() -> None:
     """SPEC: lr, momentum and λ of the published runs."""
     for name, lr, weight in [
-        ("cifar10-simclr", 0.5, 0.5), ("cifar10-byol", 0.8, 0.4), ("cifar10-simsiam", 0.14, 0.2),
-        ("cifar100-simclr", 0.5, 0.5), ("cifar100-byol", 0.8, 0.4), ("cifar100-simsiam", 0.10, 0.4),
+        ("cifar10-simclr", 0.5, 2.0), ("cifar10-byol", 0.8, 0.4), ("cifar10-simsiam", 0.14, 0.2),
+        ("cifar100-simclr", 0.5, 2.0), ("cifar100-byol", 0.8, 0.4), ("cifar100-simsiam", 0.10, 0.4),
+        ("cifar10-swav", 0.6, 1.0), ("cifar100-swav", 0.6, 1.0),
     ]:  # fmt: skip
         term = name.split("-")[1]
         plan = resolve({"data": "cifar10", "objective": f"{term}+rotation", "recipe": name})
@@ -84,6 +87,22 @@ def test_an_efficient_recipe_is_the_plain_one_but_for_rotation_and_its_schedule(
         assert getattr(efficient, item) == getattr(plain, item), item
     assert efficient.views.rotated.size == 0.5
     assert not efficient.views.rotated.update_stats
+
+
+@pytest.mark.parametrize("term", ["byol", "simclr", "supcon", "supervised", "swav", "moco", "rotation", "jigsaw"])
+def test_photographs_get_no_settings_for_small_images(term: str) -> None:
+    name = recipes.choose("path/to/photos", [term], accelerator=True)
+    assert recipes.read(name)["image_size"] == 224
+    assert name.split("-")[1] == (term if term != "supcon" else "simclr")
+
+
+def test_essl_has_a_deeper_head_with_layer_norm_on_h() -> None:
+    plan = resolve({"data": "cifar10", "objective": "simclr+rotation", "recipe": "cifar10-simclr-essl"})
+    config, head = plan.config, build_objective(plan, torch.device("cpu")).terms["rotation"].r
+    assert [type(layer).__name__ for layer in head] == ["Linear", "LayerNorm", "ReLU"] * 2 + ["Linear"]
+    assert (head[0].in_features, head[-1].out_features) == (512, 4)
+    assert config.views.rotated.side(32) == 16
+    assert config.views.rotated.views == 4
 
 
 def test_no_recipe_repeats_the_default_of_a_view_group_that_it_does_not_use() -> None:

@@ -32,7 +32,7 @@ from effssl.schema import flatten, to_dict
         ("photos", "byol+rotation_supcon", False, "cpu-byol"),
         ("digits", "byol", True, "cifar10-byol"),
         ("photos", "swav+rotation", True, "imagenet100-swav"),
-        ("photos", "supcon", True, "cifar10-supcon"),
+        ("photos", "supcon", True, "images-simclr"),
         ("photos", "jigsaw", False, "cpu-jigsaw"),
     ],
 )
