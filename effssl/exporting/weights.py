@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from effssl.exporting.exported_file import ExportedFile
-from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, torchvision_arguments
+from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, timm_name, torchvision_arguments
 from effssl.network.loaded import LoadedEncoder, dump_encoder
 from effssl.network.options import patch_filters, pixels_side
 from effssl.network.small import small_width
@@ -65,12 +65,12 @@ def timm(loaded: LoadedEncoder, file: str) -> ExportedFile:
     arguments = f"num_classes=0, pretrained_cfg_overlay=preprocessing{_arguments(timm_arguments(name, loaded.size))}"
     if _small_stem(loaded):
         create = [
-            f'model = timm.create_model("{name}", {arguments})',
+            f'model = timm.create_model("{timm_name(name)}", {arguments})',
             *SMALL_STEM,
             f'timm.models.load_checkpoint(model, "{file}")',
         ]
     else:
-        create = [f'model = timm.create_model("{name}", {arguments}, checkpoint_path="{file}")']
+        create = [f'model = timm.create_model("{timm_name(name)}", {arguments}, checkpoint_path="{file}")']
     code = ["import timm", "import torch", preprocessing, *create, "model.eval()"]
     return ExportedFile(save(_tensors(loaded)), code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,15 @@ from effssl.network.options import DERIVED_STEMS, patch_filters, pixels_side
 from effssl.network.patches import PatchEncoder, Pixels, region_means
 from effssl.network.readout import Readout
 from effssl.network.small import SmallEncoder, small_width
+from effssl.network.transformers import block_stages, has_blocks
 from effssl.runtime.errors import RequestError, did_you_mean
 
 LARGE_IMAGE = 64  # side in pixels above which small encoders have a stem of stride 4
 SMALL_IMAGE = 64  # side in pixels up to which a ResNet gets the stem for small images
 REGIONS = 2  # a feature map becomes the means of 2×2 regions
 RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
+SMALL_PATCHES = re.compile(r"vit_(?P<size>tiny|small|base)_patch(?P<side>[1-9]\d?)")
+"""vit_tiny_patch4 and the like: timm's plain transformers with patches of another side, for small images."""
 CLASSIFIERS = ("fc", "classifier", "head", "heads")  # torchvision's names of the last layer
 
 
@@ -55,8 +59,13 @@ class Encoder(nn.Module):
         return all(hasattr(self.backbone, name) for name in names)
 
     def stages(self) -> list[nn.Module]:
-        """The backbone as a sequence of modules: stem and four blocks of a ResNet, or the whole of another network."""
+        """The backbone as a sequence of modules.
+
+        Stem and four blocks of a ResNet, embedding and blocks of a timm transformer, or the whole of another network.
+        """
         b = self.backbone
+        if has_blocks(b):
+            return block_stages(b)
         if not self.has_stages:
             return [b]
         stem = nn.Sequential(b.conv1, b.bn1, b.relu, b.maxpool)  # type: ignore[arg-type]
@@ -151,14 +160,35 @@ def torchvision_arguments(name: str, image_size: int) -> dict[str, Any]:
 
 def timm_arguments(name: str, image_size: int) -> dict[str, Any]:
     """Arguments for timm's constructor."""
-    return {"img_size": image_size} if _takes_size(name) else {}
+    arguments: dict[str, Any] = {"img_size": image_size} if _takes_size(name) else {}
+    if _is_plain_vit(name):
+        arguments["dynamic_img_size"] = True  # views of other sizes: position embeddings are interpolated
+    if patches := SMALL_PATCHES.fullmatch(name):
+        arguments["patch_size"] = int(patches["side"])
+    return arguments
+
+
+def timm_name(name: str) -> str:
+    """timm's own name of a model; ours may say the side of its patches.
+
+    >>> timm_name("vit_tiny_patch4"), timm_name("resnet18")
+    ('vit_tiny_patch16_224', 'resnet18')
+    """
+    patches = SMALL_PATCHES.fullmatch(name)
+    return f"vit_{patches['size']}_patch16_224" if patches else name
+
+
+def _is_plain_vit(name: str) -> bool:
+    from timm.models import model_entrypoint
+
+    return model_entrypoint(timm_name(name)).__module__ == "timm.models.vision_transformer"
 
 
 def _takes_size(name: str) -> bool:
     """Whether a timm model is built for one image size, by the constructors in its module."""
     from timm.models import model_entrypoint
 
-    file = sys.modules[model_entrypoint(name).__module__]
+    file = sys.modules[model_entrypoint(timm_name(name)).__module__]
     networks = [kind for kind in vars(file).values() if isinstance(kind, type) and issubclass(kind, nn.Module)]
     return any({"img_size", "num_classes"} <= inspect.signature(kind).parameters.keys() for kind in networks)
 
@@ -193,11 +223,11 @@ def _from_timm(name: str, image_size: int) -> Encoder:
         import timm
     except ImportError:
         raise RequestError("timm:<name> encoders need timm: pip install timm") from None
-    if not timm.is_model(name):
+    if not timm.is_model(timm_name(name)):
         near = did_you_mean(name, timm.list_models())
         raise RequestError(f"timm has no model named {name!r}{near}")
     with refused(f"timm:{name}", image_size):
-        model = timm.create_model(name, pretrained=False, num_classes=0, **timm_arguments(name, image_size))
+        model = timm.create_model(timm_name(name), pretrained=False, num_classes=0, **timm_arguments(name, image_size))
     return Encoder(model, feature_size(model, image_size, f"timm:{name}"))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from effssl.data.decoding import RESAMPLE
 from effssl.network.adapt import adapt
-from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments
+from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments, timm_name
 from effssl.network.loaded import LoadedEncoder, freeze, is_encoder_file, load_encoder
 from effssl.network.options import patch_filters, pixels_side
 from effssl.network.small import small_width
@@ -113,7 +113,7 @@ def preprocessing(name: str) -> dict[str, Any]:
             import timm
         except ImportError:
             return {"image_size": SIZE}  # the error comes from building the model
-        known = timm.get_pretrained_cfg(name.removeprefix("timm:"))
+        known = timm.get_pretrained_cfg(timm_name(name.removeprefix("timm:")))
         config = timm.data.resolve_data_config({}, pretrained_cfg=known.to_dict() if known else {})
         size, share, filter = config["input_size"][-1], config["crop_pct"], config["interpolation"]
         mean, std = config["mean"], config["std"]
@@ -137,7 +137,7 @@ def _load_pretrained(name: str, built: Encoder, size: int) -> None:
 
             logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one line says it all
             plain = name.removeprefix("timm:")
-            given = timm.create_model(plain, pretrained=True, num_classes=0, **timm_arguments(plain, size))
+            given = timm.create_model(timm_name(plain), pretrained=True, num_classes=0, **timm_arguments(plain, size))
             state = given.state_dict()
         else:
             from torchvision import models
@@ -162,7 +162,7 @@ def _by_hand(name: str) -> str:
     if name.startswith("timm:"):
         import timm
 
-        known = timm.get_pretrained_cfg(name.removeprefix("timm:"))
+        known = timm.get_pretrained_cfg(timm_name(name.removeprefix("timm:")))
         place = known and (known.url or (known.hf_hub_id and f"model.safetensors of huggingface.co/{known.hf_hub_id}"))
         return f"download {place or 'a weight file'} elsewhere and give that file with --encoder {name}"
     from torchvision import models
