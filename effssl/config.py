@@ -136,6 +136,8 @@ class Config:
     """also train the filters of a pca or kmeans stem; otherwise they stay as computed"""
     whiten: Literal["on", "off"] = "off"
     """whiten the features of the finished encoder (label-free); it becomes part of the encoder file and of exports"""
+    ema: Annotated[float, Between(0, 0.99999)] = 0.0
+    """evaluate, and finish with, an exponential moving average of the weights with this decay, e.g. 0.999; 0 is off"""
     checkpoint_every: Count = 0
     """steps between checkpoints; 0 is once an epoch"""
     accumulate: Positive = 1

@@ -270,6 +270,22 @@ class WordsOptions(TermOptions):
 
 
 @dataclass(frozen=True)
+class DistillOptions(TermOptions):
+    """Predict the features of a finished, stronger encoder by a linear head on h."""
+
+    teacher: str = ""
+    """a run folder, a weight file or the name of a model, as `effssl eval` takes it"""
+    encoder: str = ""
+    """architecture of a weight file that does not name it"""
+    loss: Literal["cosine", "relational"] = "cosine"
+    """compare features with the teacher's, or the cosines between images with the teacher's"""
+    targets: Literal["image", "view"] = "image"
+    """the teacher sees the image, once before training, or each view"""
+    memory: Positive = 1000
+    """megabytes that the teacher's features of all training images may take"""
+
+
+@dataclass(frozen=True)
 class TermEntry:
     """A term by its name: its options, and where its class is found or the class itself."""
 
@@ -296,6 +312,7 @@ TERMS: dict[str, TermEntry] = {
     "rotation_supcon": TermEntry(RotationSupConOptions, "effssl.objectives.rotation_forms:RotationSupCon"),
     "rotation_cosine": TermEntry(RotationCosineOptions, "effssl.objectives.rotation_forms:RotationCosine"),
     "jigsaw": TermEntry(JigsawOptions, "effssl.objectives.jigsaw:Jigsaw"),
+    "distill": TermEntry(DistillOptions, "effssl.objectives.distill:Distill"),
     "words": TermEntry(WordsOptions, "effssl.objectives.words:Words"),
 }
 """Every term an objective can name: its options above, a line here, and a file of this folder."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
@@ -14,6 +14,25 @@ from effssl.objectives.options import TermOptions
 
 if TYPE_CHECKING:
     from effssl.objectives.step import Step
+
+
+class Teacher(Protocol):
+    """A frozen encoder that a term learns from: `teacher(views)` gives its features, N×dim, without a gradient."""
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def images(self) -> Sized: ...
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def features(self) -> Tensor:
+        """Features of all training images, N×dim on the CPU."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,6 +47,7 @@ class RunInfo:
     labels: Tensor | None = None  # of all training images, on the CPU
     classes: int = 0
     sample: Callable[[], Tensor] | None = None  # some training images, N×3×S×S, center-cropped and normalized
+    teacher: Callable[[str, str], Teacher] | None = None  # opens an encoder by what it is, and by its architecture
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from effssl.objectives.term import TaskExamples
 from effssl.recipes.resolve import Plan
 from effssl.run import RunFolder
 from effssl.training.build import build_objective
+from effssl.training.checkpoint import evaluated_weights
 from effssl.training.clock import Clock
 
 IMAGES = 256  # at least so many images are in the batches, if the data set has them
@@ -35,7 +36,7 @@ def trained_objective(run: RunFolder, data: Data, state: dict[str, Any] | None, 
     """The run's network and terms in eval mode, with the weights of its checkpoint if there is one."""
     objective = build_objective(plan_of(run), device, data)
     if state is not None:
-        objective.load_state_dict(state["objective"])
+        objective.load_state_dict(evaluated_weights(state))
     return objective.requires_grad_(False).eval()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from effssl.augment.options import ViewGroup
+from effssl.augment.options import Augment, ViewGroup
 from effssl.config import Config
 from effssl.data import Data
 from effssl.data.images import Images
@@ -27,6 +27,7 @@ from effssl.runtime.distribution import local_rows
 from effssl.runtime.errors import RequestError
 from effssl.runtime.randomness import generator, seeded
 from effssl.training.clock import Clock
+from effssl.training.teacher import FrozenTeacher, open_encoder
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -59,6 +60,7 @@ def build_objective(
         labels=data.train.labels if data else None,
         classes=len(data.train.classes) if data else 0,
         sample=sampler(data.train, config.image_size, config.augment, config.seed) if data else None,
+        teacher=partial(open_teacher, data.train, config.augment, device) if data else None,
     )
     if network is None:
         network = build_network(config)
@@ -78,6 +80,13 @@ def build_objective(
     if config.precision in PRECISIONS:  # auto is settled by a run; what only counts or tries steps stays in float32
         objective.autocast = partial(torch.autocast, device.type, PRECISIONS[config.precision])
     return objective
+
+
+def open_teacher(
+    images: Images, augment: Augment, device: torch.device, source: str, architecture: str
+) -> FrozenTeacher:
+    """A finished encoder on the device, for a term that learns from it."""
+    return FrozenTeacher(open_encoder(source, architecture).to(device), images, augment)
 
 
 def derive_filters(encoder: Encoder, config: Config, info: RunInfo) -> None:

@@ -52,6 +52,11 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def evaluated_weights(state: dict[str, Any]) -> dict[str, Any]:
+    """The objective's weights of a state as they are evaluated: averaged ones, if the run has them."""
+    return state["objective"] | (state.get("average") or {})
+
+
 def set_aside_damaged(path: Path) -> None:
     """Rename a damaged checkpoint, so that it does not become the one before the next."""
     if path.exists() and not _whole(path.read_bytes()):

@@ -100,7 +100,8 @@ class Monitor:
     def evaluate(self, line: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Figures of the representation; after training, with the line of the epoch, a verdict too."""
         started = time.perf_counter()
-        found = self.measure(self.trainer.objective.network)
+        with self.trainer.averaged():
+            found = self.measure(self.trainer.objective.network)
         evaluations = self.trainer.record_evaluation(asdict(found), time.perf_counter() - started)
         figures: dict[str, Any] = {k: round(v, 4) for k, v in asdict(found).items() if v is not None}
         if line is not None:

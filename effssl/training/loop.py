@@ -48,9 +48,10 @@ def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget
             journal.write(line, trainer.clock.epochs)
             checkpoints.after_epoch()
     journal.close()
-    encoder = monitor.finished(trainer.objective.network.encoder)
-    if rank() == 0:
-        write_atomically(run.encoder_path, dump_encoder(encoder, encoder_metadata(trainer.config)))
+    with trainer.averaged():
+        encoder = monitor.finished(trainer.objective.network.encoder)
+        if rank() == 0:
+            write_atomically(run.encoder_path, dump_encoder(encoder, encoder_metadata(trainer.config)))
     barrier()
     if trainer.config.start_from:
         say_gain(trainer, journal)

@@ -8,7 +8,7 @@ from effssl.network.encoders import build_encoder
 from effssl.network.loaded import LoadedEncoder, freeze, load_encoder
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
-from effssl.training.checkpoint import load_checkpoint
+from effssl.training.checkpoint import evaluated_weights, load_checkpoint
 from effssl.training.metadata import encoder_metadata
 
 BACKBONE = "network.encoder.backbone."
@@ -24,7 +24,7 @@ def trained_encoder(run: RunFolder) -> LoadedEncoder:
         raise RequestError(f"the run {run.folder} has no checkpoint yet; resume it with --resume auto")
     config, at = run.config, state["position"]
     encoder = build_encoder(config.encoder, config.image_size, config.stem)
-    encoder.backbone.load_state_dict(part_of(state["objective"], BACKBONE))
+    encoder.backbone.load_state_dict(part_of(evaluated_weights(state), BACKBONE))
     place = f"epoch {at['epoch']} of {config.epochs}" + (f" and {at['step']} steps" if at["step"] else "")
     return freeze(encoder, encoder_metadata(config) | {"epochs": at["epoch"], "checkpoint": place})
 
@@ -32,7 +32,7 @@ def trained_encoder(run: RunFolder) -> LoadedEncoder:
 def trained_weights(run: RunFolder) -> dict[str, Any]:
     """Weights of network and terms by name, from the run's last checkpoint; none where it is gone."""
     state = load_checkpoint(run.checkpoint_path)
-    return {} if state is None else state["objective"]
+    return {} if state is None else evaluated_weights(state)
 
 
 def part_of(weights: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from effssl.objectives.objective import Objective
 from effssl.recipes.resolve import Plan
 from effssl.runtime.distribution import convert_sync_batchnorm, mean_over_processes, world_size
 from effssl.runtime.errors import RequestError
+from effssl.training.averaging import WeightAverage
 from effssl.training.build import build_loader, build_objective, in_parallel
 from effssl.training.clock import Clock
 from effssl.training.optimizers import build_optimizer, set_learning_rate
@@ -102,6 +103,7 @@ class Trainer:
         self.means = Means()
         self._since: float | None = None  # when the timed block began
         self.noise = GradientNoise(self.objective.network, config.health.snr_beta) if config.health.snr else None
+        self.average = WeightAverage(self.objective, config.ema) if config.ema else None
 
     @property
     def steps_done(self) -> int:
@@ -117,6 +119,10 @@ class Trainer:
     def lr(self) -> float:
         """The learning rate of the last step."""
         return self.optimizer.param_groups[0]["lr"]
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """A block in which the objective has the weights that are evaluated: averaged ones, if the run has them."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -161,6 +167,8 @@ class Trainer:
         if self._update():
             self.position.updates += 1
             self.objective.after_update(self.clock.progress(self.position.updates))
+            if self.average is not None:
+                self.average.update(self.position.updates)
         return loss, metrics
 
     def _gradient(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
@@ -246,6 +254,7 @@ class Trainer:
             "total_steps": self.clock.total_steps,
             "data": self.fingerprint,
             "noise": self.noise.state() if self.noise is not None else None,
+            "average": self.average.average if self.average is not None else None,
             "processes": world_size(),
         }
 
@@ -263,3 +272,5 @@ class Trainer:
             self.clock.set_total_steps(state["total_steps"])
         if self.noise is not None:
             self.noise.restore(state["noise"])
+        if self.average is not None:
+            self.average.restore(state["average"])

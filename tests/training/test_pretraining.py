@@ -108,7 +108,8 @@ DERIVED = {
         ("simclr+words", DERIVED),
         ("sigreg", {"optimizer": {"name": "adamw"}, "lr": 0.001}),
         ("barlow+rotation", {"optimizer": {"name": "muon", "clip_norm": 1.0}, "lr": 0.02}),
-        ("nnclr", {"nnclr": {"queue": 100}}),
+        ("nnclr", {"nnclr": {"queue": 100}, "ema": 0.99}),
+        ("distill+rotation", {"distill": {"teacher": "pixels-8"}, "ema": 0.9, "whiten": "on", "readout": {"dim": 32}}),
         ("dino", {"dino": {"prototypes": 50}, "views": {"small": {"count": 2, "size": 12}}}),
     ],
 )

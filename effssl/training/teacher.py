@@ -1,0 +1,71 @@
+"""A frozen encoder that a term learns from, and its features of the training images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from effssl.augment.options import Augment
+from effssl.data.images import Images
+from effssl.features.extract import run_over
+from effssl.network.foreign import open_foreign
+from effssl.network.loaded import LoadedEncoder, load_encoder
+from effssl.run import RunFolder
+from effssl.runtime.distribution import gather_uneven, rank, world_size
+from effssl.runtime.errors import RequestError
+
+_last: tuple[Images, str, Tensor] | None = None  # a run builds several trainers, all with one teacher
+
+
+def open_encoder(source: str, architecture: str = "") -> LoadedEncoder:
+    """A frozen encoder: of a finished run, of a weight file, or by the name of a model with pretrained weights."""
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        return open_foreign(source, architecture)
+    run = RunFolder(path)
+    if not run.finished:
+        raise RequestError(f"the run {source} is not finished; resume it with --resume auto")
+    return load_encoder(run.encoder_path)
+
+
+class FrozenTeacher:
+    """An encoder with its own preprocessing that reads what a run reads: its images, and views normalized its way."""
+
+    def __init__(self, encoder: LoadedEncoder, images: Images, augment: Augment) -> None:
+        self.encoder = encoder
+        self.images = images
+        self.augment = augment
+
+    @property
+    def dim(self) -> int:
+        """Width of the features."""
+        return self.encoder.dim
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all weights."""
+        return self.encoder.fingerprint()
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features of the run's views N×3×S×S, seen whole: N×dim, in the precision of the views."""
+        mean, std = (torch.tensor(values).view(3, 1, 1).to(x) for values in (self.augment.mean, self.augment.std))
+        pixels = (x * std + mean).clamp(0, 1).float()
+        return self.encoder.with_transform(1.0, self.encoder.filter)(pixels).to(x.dtype)
+
+    @torch.no_grad()
+    def features(self) -> Tensor:
+        """Features of all training images under the encoder's test transform, N×dim on the CPU; computed once.
+
+        An image that cannot be decoded has the features 0.
+        """
+        global _last
+        if _last is None or _last[0] is not self.images or _last[1] != self.fingerprint:
+            mine = torch.arange(len(self.images)).tensor_split(world_size())[rank()]
+            images = self.images if world_size() == 1 else self.images.select(mine)
+            part = run_over(self.encoder, images, lambda rows: None)
+            rows, h = gather_uneven(mine[part.rows]), gather_uneven(part.h)
+            _last = (self.images, self.fingerprint, torch.zeros(len(self.images), self.dim).index_copy_(0, rows, h))
+        return _last[2]
