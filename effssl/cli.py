@@ -12,7 +12,11 @@ import sys
 
 import effssl.commands  # noqa: F401  now, because a time budget counts from here
 from effssl.runtime.errors import RequestError, RunFailed, Stopped, did_you_mean
+from effssl.runtime.processes import is_first_process
+from effssl.runtime.reading import one_line
 from effssl.runtime.versions import EFFSSL
+
+LONGEST = 2000  # characters of an error
 
 # Verb: module and function of effssl.commands, and its help. A function with _ at its end parses its arguments itself.
 VERBS = {
@@ -81,8 +85,12 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    if os.environ.get("RANK", "0") == "0" or code == 1:  # a wrong request is wrong in every process: one reports it
-        print(f"effssl: {message}", file=sys.stderr, flush=True)
+    try:
+        reports = code == 1 or is_first_process()  # a wrong request is wrong in every process: one reports it
+    except RequestError:
+        reports = True
+    if reports:
+        print(f"effssl: {one_line(message, LONGEST)}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -18,6 +18,7 @@ import math
 import os
 import platform
 import re
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ import yaml
 from effssl.config import Config, config_type
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import locked, write_atomically
+from effssl.runtime.progress import say
+from effssl.runtime.reading import parse_json, read_bytes, read_json
 from effssl.runtime.versions import versions
 from effssl.schema import build, read_yaml, to_dict, written_by
 
@@ -46,6 +49,7 @@ class RunFolder:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._skipped: set[int] = set()  # lines of metrics.jsonl that were reported
         if not self.folder.is_dir():
             raise RequestError(f"no run folder at {self.folder}")
         if not self.config_path.is_file():
@@ -61,6 +65,10 @@ class RunFolder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / "config.yaml", cls._config_text(config), new=True)
+        except FileExistsError:
+            raise RequestError(
+                f"the run {folder} exists: another process has just started it; wait for it, or choose another --out"
+            ) from None
         except OSError as error:
             raise RequestError(f"the run folder {folder} cannot be created: {error.strerror}") from None
         return cls(folder)
@@ -118,12 +126,20 @@ class RunFolder:
         return lock.is_file() and lock.read_text().strip().endswith(f"on {platform.node()}, started by {os.getppid()}")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All logged lines, in order."""
+        """All logged lines, in order; a damaged one is left out, saying so."""
         if not self.metrics_path.exists():
             return []
-        lines = self.metrics_path.read_text().splitlines(keepends=True)
+        lines = read_bytes(self.metrics_path).splitlines(keepends=True)
+        found = []
         # A run that was killed while writing may leave half a line at the end.
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        for number, line in enumerate((line for line in lines if line.endswith(b"\n")), start=1):
+            record = metrics_line(line)
+            if record is not None:
+                found.append(record)
+            elif number not in self._skipped:
+                self._skipped.add(number)
+                say(f"line {number} of {self.metrics_path} is damaged and left out")
+        return found
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -164,12 +180,34 @@ class RunFolder:
 
     def _stored_results(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.results_path.read_text()) if self.results_path.exists() else {}
+            found = read_json(self.results_path) if self.results_path.exists() else {}
         except (OSError, ValueError) as error:
             raise RequestError(f"{self.results_path} cannot be read: {error}") from None
         if not isinstance(found, dict):
             raise RequestError(f"{self.results_path} does not hold scores by name")
         return found
+
+
+COUNTED = ("epoch", "step", "images", "seconds", "flops")
+
+
+def metrics_line(text: bytes) -> dict[str, Any] | None:
+    """The values of a line of metrics.jsonl; None if it is none: values are numbers, texts or null."""
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or type(found.get("epoch")) is not int or ("verdict" in found) != ("why" in found):
+        return None
+    return found if all(_fits(key, value) for key, value in found.items()) else None
+
+
+def _fits(key: str, value: Any) -> bool:
+    if key in ("verdict", "why"):
+        return isinstance(value, str)
+    if key in COUNTED:
+        return type(value) in (int, float) and 0 <= value <= sys.float_info.max
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
 
 
 def is_score(found: Any) -> bool:

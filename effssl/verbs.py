@@ -156,7 +156,7 @@ def pretrain(
 def carry_out(request: Request) -> Run:
     """Train as requested and write the report of a run that was trained now."""
     from effssl.report import report_finished_run
-    from effssl.runtime.distribution import is_first_process
+    from effssl.runtime.processes import is_first_process
     from effssl.training.pretraining import run_request
 
     if os.environ.get("EFFSSL_REPORT", "on") == "off":

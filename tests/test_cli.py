@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -194,6 +195,30 @@ def test_a_mistyped_flag_gets_the_nearest_right_one(tmp_path: Path) -> None:
     assert "--rotation.weight" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"RANK": "1"}, "cifar11"),
+        ({"RANK": "abc"}, "cifar11"),
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc'; it must be a whole number"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR, MASTER_PORT is not set; start with torchrun"),
+        ({"WORLD_SIZE": "2", "RANK": "x", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, "RANK is 'x'"),
+        ({"TORCHELASTIC_RESTART_COUNT": "x"}, "TORCHELASTIC_RESTART_COUNT is 'x'|cifar11"),
+    ],
+)
+def test_an_odd_environment_gets_one_line(
+    variables: dict[str, str], says: str, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as stopped:
+        main(["pretrain", "--data", "cifar11", "--out", "r"])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert re.search(says, said)
 
 
 def test_a_mistake_in_a_real_process_has_no_traceback(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from effssl.config import config_type
+from effssl.report.summary import summarize
+from effssl.report.watch import panel
 from effssl.run import RunFolder, is_score
 from effssl.runtime.errors import RequestError
 
@@ -84,12 +86,33 @@ def test_half_a_line_of_metrics_is_not_read_and_lines_can_be_dropped(run: RunFol
     assert run.metrics_path.read_text() == '{"epoch": 0}\n{"epoch": 1}\n'
 
 
+BAD_LINES = (
+    b"\xff\xfe", b"{", b"[1]", b"3", b'"a"', b'{"epoch": "1"}', b'{"epoch": 1, "loss": "low"}', b'{"epoch": -1}',
+    b'{"epoch": 1, "seconds": NaN}', b'{"epoch": 1, "verdict": "learning"}', b"[" * 100_000,
+    b'{"epoch": 1, "images": 1' + b"0" * 400 + b"}",
+)  # fmt: skip
+
+
+def test_a_damaged_line_of_metrics_is_left_out_and_named(run: RunFolder, capsys: pytest.CaptureFixture) -> None:
+    lines = [b'{"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0}', *BAD_LINES, b'{"epoch": 1, "rank_h": NaN}']
+    run.metrics_path.write_bytes(b"\n".join(lines) + b"\n")
+    assert [line["epoch"] for line in run.metrics()] == [0, 1]
+    run.metrics()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(BAD_LINES)  # each once
+    assert "line 2 of" in said[0]
+    panel(run)
+    summarize(run)
+    run.keep_metrics_until(0)
+    assert len(run.metrics_path.read_text().splitlines()) == 1
+
+
 def test_what_is_no_run_folder(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no run folder at"):
         RunFolder(tmp_path / "nowhere")
     with pytest.raises(RequestError, match=r"it has no config\.yaml"):
         RunFolder(tmp_path)
-    with pytest.raises(RequestError, match="cannot be created"):
+    with pytest.raises(RequestError, match="another process has just started it"):
         RunFolder.create(run.folder, run.config)
     assert not run.finished
     assert run.config == config_type()()

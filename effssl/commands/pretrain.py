@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from effssl.commands import STARTED
 from effssl.commands.parsing import parse_settings
+from effssl.runtime.processes import is_first_process
 
 if TYPE_CHECKING:
     from effssl.verbs import Run
@@ -56,14 +56,16 @@ def pretrain_(args: list[str]) -> None:
         started,
     )
     run = carry_out(request)
-    if not options.quiet and os.environ.get("RANK", "0") == "0":
+    if not options.quiet and is_first_process():
         print(f"done: {run.folder}   next: {_next_command(run, flags.get('data', run.config.data))}")
 
 
 def _next_command(run: Run, data: str) -> str:
     """What to do with a finished run."""
     folder, report = shlex.quote(str(run.folder)), run.folder / "report.html"
-    if "knn" in run.metrics()[-1] and run.config.labels != "folders":  # sub-folders alone hold no test images
+    if (
+        any("knn" in line for line in run.metrics()[-1:]) and run.config.labels != "folders"
+    ):  # sub-folders alone hold no test images
         return f"effssl eval knn {folder}"
     read_report = f"open {shlex.quote(str(report))}, or " if report.is_file() else ""
     return f"{read_report}effssl outliers {folder} --data {shlex.quote(data)}"

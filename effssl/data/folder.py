@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +25,11 @@ from effssl.data.images import CropRequest, Crops, Images, Reading, hex_digest, 
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
 from effssl.runtime.progress import progress_bar, say
+from effssl.runtime.reading import read_arrays
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
+STAMPED = 4096  # bytes at the beginning and at the end of a file by which it is recognized
 IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
 TEST_NAMES = ("test",)
 VALIDATION_NAMES = ("val", "valid", "validation")
@@ -201,23 +202,58 @@ def write_list(images: Images, path: Path) -> None:
     assert images.paths is not None
     names = np.array([os.fsencode(os.path.abspath(file)) for file in images.paths])  # it may resume from elsewhere
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy()}
+    arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy(), "stamps": file_stamps(images.paths)}
     if images.labels is not None:
         arrays |= {"labels": images.labels.numpy(), "classes": np.array([os.fsencode(c) for c in images.classes])}
     np.savez_compressed(buffer, **arrays)
     write_atomically(path, buffer.getvalue())
 
 
+def file_stamps(paths: list[Path]) -> np.ndarray:
+    """A number per file that changes when its content does, N int64: of its length, its beginning and its end.
+
+    Unlike a modification time it is the same for a copy of the file. −1 for a file that cannot be read.
+    """
+
+    def stamp(path: Path) -> int:
+        try:
+            with path.open("rb") as file:
+                start, length = file.read(STAMPED), os.fstat(file.fileno()).st_size
+                file.seek(max(0, length - STAMPED))
+                return zlib.crc32(file.read(STAMPED), zlib.crc32(start, length & 0xFFFFFFFF))
+        except OSError:
+            return -1
+
+    with ThreadPoolExecutor() as pool:
+        return np.fromiter(pool.map(stamp, paths), np.int64, len(paths))
+
+
+def _refuse_replaced(paths: list[Path], stamps: np.ndarray) -> None:
+    now = file_stamps(paths)
+    replaced = np.flatnonzero((now != stamps) & (now >= 0) & (stamps >= 0))
+    if len(replaced):
+        raise RequestError(
+            f"{len(replaced)} of {len(paths)} images have other content than when the run began, e.g. "
+            f"{paths[replaced[0]]}; train a new run"
+        )
+
+
 def as_listed(images: Images, path: Path) -> FolderImages:
     """The files of a stored list; missing ones are left out when they are read, new ones are not used."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            stored = dict(file)
+        stored = read_arrays(path)
         paths = [Path(os.fsdecode(name)) for name in stored["names"].tolist()]
         sizes = torch.from_numpy(stored["sizes"])
         labels = torch.from_numpy(stored["labels"]) if "labels" in stored else None
         classes = [os.fsdecode(name) for name in stored["classes"].tolist()] if "classes" in stored else []
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        stamps = stored.get("stamps", np.full(len(paths), -1))
+        if sizes.shape != (len(paths), 2) or stamps.shape != (len(paths),) or sizes.min() < 1:
+            raise ValueError("its columns do not fit together")
+        if labels is not None and (
+            labels.shape != (len(paths),) or not 0 <= labels.min() <= labels.max() < len(classes)
+        ):
+            raise ValueError("its labels do not fit its classes")
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise RequestError(f"{path}, the list of the run's images, cannot be read: {error}") from None
     if classes != images.classes:
         raise RequestError("the classes of the images have changed since the run began; train a new run")
@@ -225,6 +261,7 @@ def as_listed(images: Images, path: Path) -> FolderImages:
     gone, new = len(set(paths) - there), len(there - set(paths))
     if gone or new:
         say(f"the folder has changed since the run began: {gone} images are gone and left out, {new} new are not used")
+    _refuse_replaced(paths, stamps)
     return FolderImages(paths, sizes, labels, classes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from effssl.data import Data
 from effssl.data.images import crop_batches, whole_boxes
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
-from effssl.runtime.files import check_output
+from effssl.runtime.files import check_output, write_atomically
 from effssl.runtime.progress import progress_bar
 
 BATCH = 100
@@ -32,9 +33,9 @@ def saliency_maps(
     except ImportError:
         raise RequestError("saliency maps need captum: pip install captum") from None
     out, labels = Path(out), data.train.labels
-    if out.exists():
-        raise RequestError(f"{out} exists; choose another --out")
-    check_output(out, overwrite=True)
+    if out.suffix != ".npz":
+        raise RequestError(f"--out is {out}; the name of a file of saliency maps ends with .npz")
+    check_output(out, overwrite=False)
     if labels is None:
         raise RequestError(f"{data.name} has no labels, which Grad-CAM needs")
     classes = len(data.train.classes)
@@ -54,5 +55,7 @@ def saliency_maps(
     if missing:
         raise RequestError(f"{missing} images cannot be decoded; take them out of {data.name} first")
     stack = torch.cat(maps)
-    np.savez(out, maps=stack.numpy(), fingerprint=data.train.fingerprint())
+    content = io.BytesIO()
+    np.savez(content, maps=stack.numpy(), fingerprint=data.train.fingerprint())
+    write_atomically(out, content.getvalue(), new=True)
     return out

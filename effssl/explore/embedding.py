@@ -22,6 +22,8 @@ from effssl.explore.feature_files import (
     Embedding,
     Metadata,
     check_suffix,
+    csv_metadata_path,
+    holds_metadata,
     memory_map,
     read_features,
     read_metadata,
@@ -32,7 +34,7 @@ from effssl.features.extract import feature_batches
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.append_store import AppendStore, claim_folder, has_plan, lock_folder
 from effssl.runtime.errors import RequestError, RunFailed
-from effssl.runtime.files import check_writable, remove_leftovers
+from effssl.runtime.files import check_output, check_replaceable, check_writable, remove_leftovers
 from effssl.runtime.progress import progress_bar, say
 
 if TYPE_CHECKING:
@@ -122,10 +124,13 @@ def _check_out(path: Path, overwrite: bool) -> None:
     check_suffix(path)
     if path.is_dir():
         raise RequestError(f"{path} is a folder; --out names a file")
+    check_replaceable(path)
     if path.exists() and not overwrite and read_metadata(path) is None:
         raise RequestError(f"{path} exists and is not from effssl embed; choose another --out, or add --overwrite")
     if overwrite or not path.exists():
         check_writable(path.parent)
+    if path.suffix == ".csv" and not holds_metadata(csv_metadata_path(path)):  # a file that is written, too
+        check_output(csv_metadata_path(path), overwrite)
 
 
 def _finished(path: Path, job: _Job, folder: Path) -> Metadata:

@@ -96,6 +96,11 @@ def csv_metadata_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
+def holds_metadata(path: Path) -> bool:
+    """Whether a file is the metadata of a .csv file that effssl wrote, or began to write."""
+    return path.is_file() and FORMAT.encode() in path.read_bytes()[:200]
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Writing
 

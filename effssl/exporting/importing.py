@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -76,6 +77,6 @@ def _checked(
     """The preprocessing with its defaults, in range."""
     if image_size < 0:
         raise RequestError(f"image_size is {image_size}; it must be at least 0")
-    if min(std) <= 0:
-        raise RequestError(f"std is {std}; each value must be above 0")
+    if not all(math.isfinite(value) for value in (*mean, *std)) or min(std) <= 0:
+        raise RequestError(f"mean is {mean} and std is {std}; each value must be finite, and those of std above 0")
     return image_size, mean, std

@@ -13,7 +13,7 @@ from effssl.augment.rotate import rotate_quarters
 from effssl.data import Data, Images
 from effssl.data.images import Reading, crop_batches
 from effssl.network.loaded import LoadedEncoder
-from effssl.runtime.errors import RequestError
+from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.progress import progress_bar
 
 BATCH = 500
@@ -45,6 +45,8 @@ def extract(encoder: LoadedEncoder, images: Images, text: str = "features", turn
     if not len(features.rows):
         first = f", e.g. {images.paths[0]}" if images.paths else ""
         raise RequestError(f"{text}: none of the {len(images)} images can be decoded{first}")
+    if not bool(torch.isfinite(features.h).all()):
+        raise RunFailed(f"{text}: features are not finite; check how the encoder was trained")
     return Features(features.h.clone(), features.labels, features.rows)
 
 

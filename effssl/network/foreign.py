@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from effssl.data.decoding import RESAMPLE
 from effssl.network.adapt import adapt
 from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments, timm_name
-from effssl.network.loaded import LoadedEncoder, freeze, is_encoder_file, load_encoder
+from effssl.network.loaded import LoadedEncoder, check_weights, freeze, is_encoder_file, load_encoder
 from effssl.network.options import patch_filters, pixels_side
 from effssl.network.small import small_width
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import say
 from effssl.runtime.randomness import seeded
+from effssl.runtime.reading import check_regular, describe
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".tar", ".ckpt", ".torch")
@@ -203,17 +204,27 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors or torch file, without running any code in it."""
     try:
         if path.suffix == ".safetensors":
+            check_regular(path)
             with safe_open(str(path), framework="pt") as file:
                 return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         with path.open("rb") as file:
             if file.read(1) not in (b"P", b"\x80"):  # a zip archive, or a pickle
                 raise ValueError("neither safetensors nor a file of torch.save")
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise RequestError(f"{path} is not a weight file: {str(error).splitlines()[0]}") from None
+    except (
+        SafetensorError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise RequestError(f"{path} is not a weight file: {describe(error)}") from None
     except Exception as error:  # raised by the restricted unpickler
-        if type(error).__module__.split(".")[0] not in ("pickle", "_pickle", "torch"):
-            raise
+        if type(error).__module__.split(".")[0] not in ("pickle", "_pickle", "torch"):  # struct.error, zlib.error …
+            raise RequestError(f"{path} is not a weight file: {describe(error)}") from None
         part = "classy_state_dict" if path.suffix == ".torch" else "state_dict"
         take = f"torch.save(torch.load('{path}', weights_only=False)['{part}'], 'weights.pth')"
         raise RequestError(
@@ -275,6 +286,7 @@ def load_weights(
         raise RequestError(
             f"{source} lacks {len(missing)} of the {len(wanted)} weights of this network: {shown}; is --encoder right?"
         )
+    check_weights({name: tensors[name] for name in names.values()}, source)
     state, adapted = _fitted({key: tensors[name] for key, name in names.items()}, wanted, source, adapting)
     backbone.load_state_dict(state, strict=False)
     unused = Counter(_part(name, best) for name in tensors.keys() - set(names.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +24,11 @@ from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
 from effssl.network.options import ReadoutOptions
 from effssl.network.readout import Readout
 from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import check_regular, describe, one_line, parse_json
 
 READOUT = "readout."  # prefix of the readout's tensors in an encoder file
+FILTERS = ("bilinear", "bicubic")
+LARGEST = 1 << 14  # side of the images of an encoder
 CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
 
 
@@ -123,7 +127,26 @@ def dump_encoder(encoder: Encoder, about: dict[str, Any]) -> bytes:
         tensors |= {READOUT + key: value for key, value in encoder.readout.state_dict().items()}
         about = about | {"readout": asdict(encoder.readout.options)}
     tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-    return save(tensors, metadata={"effssl": json.dumps(about)})
+    text = json.dumps(about)
+    return save(tensors, metadata={"effssl": text, "digest": content_digest(text, tensors)})
+
+
+def content_digest(about: str, tensors: Mapping[str, Tensor]) -> str:
+    """A digest of all that an encoder file holds: one flipped bit may cost most of the accuracy."""
+    digest = hashlib.sha256(about.encode())
+    for key, value in sorted(tensors.items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def check_weights(tensors: Mapping[str, Tensor], source: object) -> None:
+    """Refuse weights that no network can be used with: complex, sparse, without values, or not finite."""
+    for key, value in tensors.items():
+        if value.is_complex() or value.layout != torch.strided or value.is_meta or value.is_quantized:
+            raise RequestError(f"{source}: {key} is not a plain tensor of real numbers")
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise RequestError(f"{source}: {key} has values that are not finite; the encoder cannot be used")
 
 
 def is_encoder_file(path: Path) -> bool:
@@ -137,22 +160,56 @@ def is_encoder_file(path: Path) -> bool:
 
 def load_encoder(path: str | Path) -> LoadedEncoder:
     """Load an encoder file written by effssl; frozen and in eval mode."""
+    about, tensors = _read_encoder_file(Path(path))
     try:
+        encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
+        of_readout = {key: tensors.pop(key) for key in list(tensors) if key.startswith(READOUT)}
+        encoder.backbone.load_state_dict(tensors)
+        if of_readout:
+            readout = Readout(ReadoutOptions(**about["readout"]), len(of_readout[f"{READOUT}whitening.mean"]))
+            readout.load_state_dict({key.removeprefix(READOUT): value for key, value in of_readout.items()})
+            encoder.readout = readout
+    except (RuntimeError, TypeError, KeyError, AttributeError) as error:  # weights of another architecture
+        raise RequestError(f"{path}: its weights do not fit its description: {describe(error)}") from None
+    return freeze(encoder, about)
+
+
+def _read_encoder_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Description and weights of an encoder file, both checked."""
+    try:
+        check_regular(path)
         with safe_open(str(path), framework="pt") as file:
-            about = json.loads((file.metadata() or {})["effssl"])
+            metadata = file.metadata() or {}
+            about = parse_json(metadata["effssl"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        check_about(about)
     except FileNotFoundError:
         raise RequestError(f"no encoder at {path}") from None
-    except (SafetensorError, KeyError, OSError, json.JSONDecodeError) as error:
-        raise RequestError(f"{path} is not an encoder file of effssl: {error}") from None
-    encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
-    of_readout = {key: tensors.pop(key) for key in list(tensors) if key.startswith(READOUT)}
-    encoder.backbone.load_state_dict(tensors)
-    if of_readout:
-        readout = Readout(ReadoutOptions(**about["readout"]), len(of_readout[f"{READOUT}whitening.mean"]))
-        readout.load_state_dict({key.removeprefix(READOUT): value for key, value in of_readout.items()})
-        encoder.readout = readout
-    return freeze(encoder, about)
+    except (SafetensorError, KeyError, OSError, ValueError) as error:
+        raise RequestError(f"{path} is not an encoder file of effssl: {describe(error)}") from None
+    check_weights(tensors, path)
+    if metadata.get("digest", "") not in ("", content_digest(metadata["effssl"], tensors)):
+        raise RequestError(f"{path} is damaged: its content does not have the digest that was stored with it")
+    return about, tensors
+
+
+def check_about(about: Any) -> None:
+    """Refuse a description of an encoder that lacks something, with a ValueError."""
+    if not isinstance(about, dict):
+        raise ValueError("its description is not a mapping")
+    if not all(isinstance(about.get(key), str) for key in ("encoder", "stem")):
+        raise ValueError("its description names no encoder or no stem")
+    size, share = about.get("image_size"), about.get("share", 1.0)
+    if type(size) is not int or not 1 <= size <= LARGEST:
+        raise ValueError(f"its image size is {one_line(size)}")
+    if type(share) not in (int, float) or not 0 < share <= 1 or about.get("filter", "bilinear") not in FILTERS:
+        raise ValueError("its test transform is not known")
+    for key, low in (("mean", -math.inf), ("std", 0.0)):
+        values = about.get(key)
+        if not isinstance(values, (list, tuple)) or [type(v) in (int, float) for v in values] != [True] * 3:
+            raise ValueError(f"its {key} is not three numbers")
+        if not all(low < v < math.inf for v in values):
+            raise ValueError(f"its {key} is {one_line(list(values))}")
 
 
 def freeze(encoder: Encoder, about: dict[str, Any]) -> LoadedEncoder:

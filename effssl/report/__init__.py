@@ -21,7 +21,7 @@ from effssl.report.study import read_study
 from effssl.report.summary import summarize
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError, RunFailed
-from effssl.runtime.files import check_writable, write_atomically
+from effssl.runtime.files import check_replaceable, check_writable, write_atomically
 from effssl.runtime.private_paths import strip_message
 from effssl.runtime.progress import say, silenced
 from effssl.runtime.versions import EFFSSL
@@ -109,6 +109,7 @@ def _check_target(target: Path) -> None:
     if target.is_dir() or not target.parent.is_dir():
         raise RequestError(f"--out {target} cannot be written; it names a file in an existing folder")
     check_writable(target.parent)
+    check_replaceable(target)
     if target.is_file() and MARK.encode() not in target.read_bytes()[:1000]:
         raise RequestError(f"{target} is not a report of effssl and is not overwritten; choose another --out")
 

@@ -67,7 +67,7 @@ def time_left(lines: list[dict[str, Any]], epochs: int, since: float) -> float |
     done = lines[-1].get("epoch", 0) if lines else 0
     if not done or done >= epochs:
         return None
-    return max(0.0, lines[-1]["seconds"] / done * (epochs - done) - since)
+    return max(0.0, lines[-1].get("seconds", 0.0) / done * (epochs - done) - since)
 
 
 def last_write(folder: Path) -> float:

@@ -19,21 +19,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from effssl.runtime.errors import RunFailed
+from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.heartbeat import heartbeats
-from effssl.runtime.processes import die_with_parent
+from effssl.runtime.processes import die_with_parent, environment_number
 
 TIMEOUT = timedelta(minutes=10)  # of a collective call, e.g. while rank 0 writes a checkpoint
 
 
+def world_size_asked() -> int:
+    """Number of processes that torchrun starts."""
+    return environment_number("WORLD_SIZE", 1)
+
+
 def started_by_torchrun() -> bool:
     """Whether this process is one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return world_size_asked() > 1
 
 
 def restarted() -> bool:
     """Whether torchrun restarted the job after it lost a process."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return environment_number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
 def rank() -> int:
@@ -46,14 +51,9 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def is_first_process() -> bool:
-    """Whether this is the process that writes, also after the processes have parted."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
 def local_rank() -> int:
     """Rank of this process on its machine, which is the index of its GPU."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return environment_number("LOCAL_RANK", 0)
 
 
 @contextmanager
@@ -62,6 +62,7 @@ def process_group() -> Iterator[None]:
     if not started_by_torchrun() or dist.is_initialized():
         yield
         return
+    _check_environment()
     die_with_parent(os.getppid())  # torchrun: without it nobody would restart or stop this process
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, **_rendezvous())
@@ -79,6 +80,17 @@ def process_group() -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def _check_environment() -> None:
+    """Refuse WORLD_SIZE without what torchrun sets beside it."""
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise RequestError(
+            f"WORLD_SIZE is {world_size_asked()}, but {', '.join(missing)} is not set; start with torchrun"
+        )
+    if not environment_number("RANK", 0) < world_size_asked() or not 0 < environment_number("MASTER_PORT", 0) < 1 << 16:
+        raise RequestError("RANK, WORLD_SIZE and MASTER_PORT do not fit together; start with torchrun")
+
+
 def _rendezvous() -> dict[str, Any]:
     """Arguments of `init_process_group`: torchrun's store, with a prefix per restart.
 
@@ -86,7 +98,7 @@ def _rendezvous() -> dict[str, Any]:
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {}
-    return {"store": _store(), "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    return {"store": _store(), "rank": environment_number("RANK", 0), "world_size": world_size_asked()}
 
 
 def _store() -> dist.Store:

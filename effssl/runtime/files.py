@@ -23,6 +23,7 @@ def atomic_path(path: Path, new: bool = False) -> Iterator[Path]:
     A reader sees the old file or the new one, never half of it. With `new`, the file must not exist yet: of two
     processes that create it, one gets a FileExistsError.
     """
+    check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     temporary.unlink(missing_ok=True)  # a killed process may have had the same id
     try:
@@ -55,6 +56,11 @@ def link_atomically(source: Path, target: Path) -> None:
         _link(source, temporary)
 
 
+def is_leftover(path: Path) -> bool:
+    """Whether a file is the temporary file of a process that was killed while writing."""
+    return path.name.startswith(".") and path.name.endswith(PARTIAL)
+
+
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Remove the temporary files of killed processes, of all files or of one; call it while holding their lock."""
     for leftover in folder.glob(f".{glob.escape(name)}.*{PARTIAL}" if name else f".*{PARTIAL}"):
@@ -82,12 +88,19 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def check_replaceable(path: Path) -> None:
+    """Refuse to put a file in the place of a device, a pipe, a folder or a broken link."""
+    if os.path.lexists(path) and not path.is_file():
+        raise RequestError(f"{path} is not a regular file and is not replaced; choose another --out")
+
+
 def check_output(path: Path, overwrite: bool) -> None:
     """Refuse a file that cannot be written or, without `overwrite`, one that exists."""
     if path.is_dir() or not path.parent.is_dir():
         raise RequestError(f"{path} cannot be written; --out names a file in an existing folder")
     check_writable(path.parent)
-    if os.path.lexists(path) and not overwrite:
+    check_replaceable(path)
+    if path.exists() and not overwrite:
         raise RequestError(f"{path} exists; choose another --out, or add --overwrite")
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from effssl.runtime.errors import RequestError
+
 CHILD = (
     "import sys; from effssl.runtime.processes import die_with_parent; die_with_parent(int(sys.argv[1])); "
     "import runpy; sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
@@ -21,6 +23,21 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was killed just before
         os._exit(1)
+
+
+def environment_number(name: str, default: int) -> int:
+    """A whole number from the environment, as torchrun sets some."""
+    text = os.environ.get(name, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise RequestError(
+            f"the environment variable {name} is {text!r}; it must be a whole number, as torchrun sets it"
+        )
+    return int(text)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that writes, also after the processes have parted; RANK alone means nothing."""
+    return environment_number("WORLD_SIZE", 1) <= 1 or environment_number("RANK", 0) == 0
 
 
 def child_command(module: str, *args: str) -> list[str]:

@@ -7,9 +7,10 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 LINE = 200  # characters of an error or a value that a message repeats
 
@@ -61,6 +62,8 @@ def read_json(path: Path) -> Any:
 
 def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
     """All arrays of an .npz file by name; arrays of Python objects, which could run code, are refused."""
+    import numpy as np
+
     if isinstance(source, Path):
         check_regular(source)
     try:

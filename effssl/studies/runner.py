@@ -98,7 +98,7 @@ def incomplete(runs: Sequence[ArmRun]) -> list[ArmRun]:
 def result_of(run: ArmRun, ended: Ended = NOT_RUN) -> ArmResult:
     """The result of a run as its folder contains it; `ended` explains what is missing there."""
     folder = Run(run.folder) if (run.folder / "config.yaml").is_file() else None
-    if folder is None or not folder.finished or (ended.error and ended is not NOT_RUN):
+    if folder is None or not folder.finished:
         return ArmResult(run, failed=ended.error)
     values, missing = {}, {}
     for name, metric in run.metrics.items():
@@ -111,10 +111,14 @@ def result_of(run: ArmRun, ended: Ended = NOT_RUN) -> ArmResult:
             missing[name] = ended.missing.get(name, "not evaluated")
         else:
             values[name] = value
+    if missing and ended.error and ended is not NOT_RUN:  # what is measured outranks how this attempt ended
+        return ArmResult(run, failed=ended.error)
     values |= average_of(values)
     lines: list[dict[str, Any]] = folder.metrics()
+    last = lines[-1] if lines else {}
     snr = [(line["epoch"], line["snr"]) for line in lines if "snr" in line]
-    return ArmResult(run, values, missing, lines[-1]["seconds"], lines[-1]["flops"], "", origin_of(folder), snr)
+    seconds, flops = last.get("seconds", 0.0), last.get("flops", 0.0)
+    return ArmResult(run, values, missing, seconds, flops, "", origin_of(folder), snr)
 
 
 def average_of(values: Mapping[str, float]) -> dict[str, float]:

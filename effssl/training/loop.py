@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from effssl.network.loaded import dump_encoder
 from effssl.run import RunFolder
 from effssl.runtime.distribution import barrier, rank, world_size
 from effssl.runtime.files import write_atomically
+from effssl.runtime.progress import say
 from effssl.runtime.signals import Stop
 from effssl.training.budget import Budget
 from effssl.training.health import Monitor
@@ -97,6 +100,9 @@ def begin(trainer: Trainer, run: RunFolder, journal: Journal, monitor: Monitor, 
     if before != world_size():
         text += f"; {before} processes became {world_size()}, with the same batches and views"
     journal.say(text)
+    threads, now = state.get("threads"), torch.get_num_threads()
+    if threads not in (None, now) and rank() == 0:  # also if quiet: it changes the result
+        say(f"threads: {threads} became {now}, so the result agrees with an uninterrupted run up to rounding only")
 
 
 class Progress:

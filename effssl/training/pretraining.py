@@ -30,7 +30,7 @@ from effssl.runtime.distribution import (
     world_size,
 )
 from effssl.runtime.errors import RequestError, RunFailed
-from effssl.runtime.files import check_writable, write_atomically
+from effssl.runtime.files import check_writable, is_leftover, write_atomically
 from effssl.runtime.memory import keep_freed_memory
 from effssl.runtime.processor import avoid_broken_amx, relative_speed
 from effssl.runtime.signals import Stop, catch_signals
@@ -250,7 +250,7 @@ def refuse_to_overwrite(folder: Path) -> None:
     """A folder with anything in it is somebody's work."""
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file; choose another --out")
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and not all(is_leftover(path) for path in folder.iterdir()):
         if (folder / "config.yaml").is_file():
             if (folder / "encoder.safetensors").is_file():
                 raise RequestError(f"the run {folder} exists and is finished; choose another --out")

@@ -256,6 +256,7 @@ class Trainer:
             "noise": self.noise.state() if self.noise is not None else None,
             "average": self.average.average if self.average is not None else None,
             "processes": world_size(),
+            "threads": torch.get_num_threads(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:

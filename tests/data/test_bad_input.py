@@ -160,6 +160,26 @@ def test_a_run_goes_on_with_its_own_images_when_the_folder_changes(
     assert "cannot be decoded" in said
 
 
+def test_images_that_were_replaced_are_noticed_on_resume(
+    album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same names, sizes and lengths: only the content tells."""
+    for path in sorted(album.iterdir()):
+        Image.open(path).save(path.with_suffix(".bmp"))
+        path.unlink()
+    from effssl.data.folder import as_listed, write_list
+
+    images = effssl.open_data(str(album)).train
+    write_list(images, tmp_path / "images.npz")
+    for path in sorted(album.iterdir()):  # a copy of the folder is the same folder
+        path.write_bytes(path.read_bytes())
+    assert len(as_listed(images, tmp_path / "images.npz")) == len(images)
+    other = album / "3.bmp"
+    Image.open(other).rotate(180).save(other)
+    with pytest.raises(effssl.RequestError, match=r"1 of 9 images have other content .*3\.bmp"):
+        as_listed(effssl.open_data(str(album)).train, tmp_path / "images.npz")
+
+
 def test_pipes_and_links_in_a_circle(album: Path) -> None:
     count = len(effssl.open_data(str(album)).train)
     os.mkfifo(album / "pipe.jpg")

@@ -28,6 +28,9 @@ def test_from_a_supervised_run_to_chosen_crops(in_tmp: Path, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         main(["saliency", "reference", "--out", "maps.npz"])  # nothing is overwritten
     assert "exists" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["saliency", "reference", "--out", "maps"])  # NumPy would add the suffix, after the check
+    assert "ends with .npz" in capsys.readouterr().err
 
 
 def test_grad_cam_by_hand(in_tmp: Path) -> None:

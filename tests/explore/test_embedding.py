@@ -149,6 +149,10 @@ def test_resuming_after_unreadable_images_keeps_names_and_features_together(
 
 
 def test_two_at_once_do_not_write_into_each_other(run: Path, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv.json").write_text("mine")
+    with pytest.raises(RequestError, match=r"new\.csv\.json exists"):
+        effssl.embed(run, folder, tmp_path / "new.csv", workers=0)
+    assert (tmp_path / "new.csv.json").read_text() == "mine"
     (tmp_path / "f.npz.part").mkdir()
     with (
         locked(tmp_path / "f.npz.part/lock", "", ""),
@@ -197,6 +201,10 @@ def test_a_finished_file_is_left_alone_and_others_are_refused(
     (tmp_path / "f.csv").write_text("path,f0\nmine,1\n")  # its metadata no longer belong to it
     with pytest.raises(RequestError, match="is not from effssl embed"):
         effssl.embed(run, folder, tmp_path / "f.csv", workers=0)
+    (tmp_path / "new.csv.json").write_text("mine")
+    with pytest.raises(RequestError, match=r"new\.csv\.json exists"):
+        effssl.embed(run, folder, tmp_path / "new.csv", workers=0)
+    assert (tmp_path / "new.csv.json").read_text() == "mine"
     (tmp_path / "f.npz.part").mkdir()
     (tmp_path / "f.npz.part/notes.txt").write_text("mine")
     with pytest.raises(RequestError, match="holds other files"):

@@ -102,7 +102,7 @@ def test_a_failing_report_does_not_fail_the_run(digits: Run, tmp_path: Path, cap
     (folder / "report.html").mkdir()  # in the way
     report_finished_run(Run(folder), digits.data(), quiet=True)
     output = capfd.readouterr().err
-    assert output.startswith("the report could not be written (IsADirectoryError")  # and no progress
+    assert output.startswith("the report could not be written (RequestError")  # and no progress
     assert Run(folder).finished
 
 
@@ -175,6 +175,8 @@ def test_other_files_are_not_overwritten(digits: Run, tmp_path: Path, capsys: py
         write_report(slow.folder, mine)
     page = tmp_path / "page.html"
     write_report(digits.folder, page, images=0)
+    with pytest.raises(RequestError, match="not a regular file"):
+        write_report(digits.folder, "/dev/null", images=0)
     main(["report", str(digits.folder), "--out", str(page), "--images", "20"])  # a report may be replaced
     assert "page.html" in capsys.readouterr().out
     with pytest.raises(RequestError, match="an existing folder"):

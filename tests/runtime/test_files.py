@@ -117,6 +117,19 @@ def test_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder that even root cannot write to")
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), Path.mkdir])
+def test_only_regular_files_are_replaced(tmp_path: Path, make) -> None:
+    path = tmp_path / "out"
+    make(path)
+    before = os.lstat(path)
+    with pytest.raises(RequestError, match=r"not a regular file|cannot be written"):
+        check_output(path, overwrite=True)
+    with pytest.raises(RequestError, match="not a regular file"):
+        write_atomically(path, "text")
+    assert os.lstat(path) == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_folder_that_is_not_writable_is_refused(tmp_path: Path) -> None:
     check_writable(tmp_path / "not/there/yet")
     assert names(tmp_path) == []

@@ -14,7 +14,7 @@ from effssl.studies.claims import beats
 from effssl.studies.plan import Setup
 from effssl.studies.report import rows, verdicts
 from effssl.studies.results import StudyResults
-from effssl.studies.runner import average_of, run_study
+from effssl.studies.runner import Ended, average_of, result_of, run_study
 from effssl.studies.study import Arm, Study
 from effssl.verbs import Run
 
@@ -51,6 +51,13 @@ def test_a_new_metric_is_added_to_a_finished_arm(tmp_path: Path) -> None:
     assert set(both) == {"linear", "knn"}
     assert both["knn"] == first["knn"]
     assert run("knn") == first
+
+
+def test_a_measurement_outranks_how_the_last_attempt_ended(tmp_path: Path) -> None:
+    study = Study("X", "x", "x", "cifar10", 200, ("knn",), (one_arm("good"),), ())
+    (result,) = run_study(study, Setup("smoke", 1, tmp_path), jobs=0, plan=False)
+    again = result_of(result.run, Ended("killed after its last evaluation"))
+    assert (again.failed, again.values) == ("", result.values)
 
 
 def test_the_plan_shows_the_cost(tmp_path: Path, capsys: Any) -> None:
@@ -93,7 +100,7 @@ def test_a_stopped_study_leaves_its_runs_resumable(tmp_path: Path) -> None:
         "import sys; from pathlib import Path\n"
         "from effssl.runtime.errors import Stopped\n"
         "from effssl.studies.plan import Setup\n"
-        "from effssl.studies.runner import average_of, run_study\n"
+        "from effssl.studies.runner import run_study\n"
         "from effssl.studies.study import Arm, Study\n"
         f"study = Study('X', 'x', 'x', 'cifar10', 200, ('knn',), {arms}, ())\n"
         "try: run_study(study, Setup('smoke', 1, Path(sys.argv[1])), jobs=1, plan=False)\n"

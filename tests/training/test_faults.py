@@ -161,6 +161,25 @@ def test_half_written_files_of_a_killed_run_are_swept(tmp_path: Path) -> None:
     assert not left.exists()
 
 
+def test_a_run_killed_while_its_configuration_was_written_can_be_started(tmp_path: Path) -> None:
+    left = tmp_path / "r/.config.yaml.123.partial"
+    left.parent.mkdir()
+    left.write_text("data: dig")
+    assert effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", resume="auto", **QUICK).finished
+    assert not left.exists()
+
+
+def test_another_number_of_threads_is_named(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    run = effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
+    state = load_checkpoint(run.checkpoint_path)
+    assert state is not None
+    assert state["threads"] == torch.get_num_threads()
+    save_checkpoint(run.checkpoint_path, state | {"threads": 7})
+    run.encoder_path.unlink()
+    effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", resume="auto", **QUICK)
+    assert "threads: 7 became 1" in capfd.readouterr().err  # although it is quiet
+
+
 def test_a_restarted_job_leaves_the_run_of_another_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun starts a job again that was refused; the second attempt must be refused, too."""
     run = effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", **QUICK)
