@@ -11,23 +11,18 @@ from effssl.augment.options import Augment
 from effssl.data.images import Images
 from effssl.features.extract import run_over
 from effssl.network.foreign import open_foreign
-from effssl.network.loaded import LoadedEncoder, load_encoder
+from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
 from effssl.runtime.distribution import gather_uneven, rank, world_size
-from effssl.runtime.errors import RequestError
+from effssl.training.trained import trained_encoder
 
 _last: tuple[Images, str, Tensor] | None = None  # a run builds several trainers, all with one teacher
 
 
 def open_encoder(source: str, architecture: str = "") -> LoadedEncoder:
-    """A frozen encoder: of a finished run, of a weight file, or by the name of a model with pretrained weights."""
+    """A frozen encoder: of a run, of a weight file, or by the name of a model with pretrained weights."""
     path = Path(source).expanduser()
-    if not path.is_dir():
-        return open_foreign(source, architecture)
-    run = RunFolder(path)
-    if not run.finished:
-        raise RequestError(f"the run {source} is not finished; resume it with --resume auto")
-    return load_encoder(run.encoder_path)
+    return trained_encoder(RunFolder(path)) if path.is_dir() else open_foreign(source, architecture)
 
 
 class FrozenTeacher:
