@@ -12,21 +12,24 @@ from torch import nn
 from effssl.augment.color import normalize
 from effssl.data import Data
 from effssl.data.images import crop_batches, whole_boxes
+from effssl.features.extract import extract
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_output, write_atomically
 from effssl.runtime.progress import progress_bar
 
 BATCH = 100
+ITERATIONS = 200  # of L-BFGS, where a classifier is fitted
 
 
 def saliency_maps(
-    encoder: LoadedEncoder, classifier: nn.Linear, data: Data, out: str | Path, target: str = "label"
+    encoder: LoadedEncoder, classifier: nn.Linear | None, data: Data, out: str | Path, target: str = "label"
 ) -> Path:
-    """Write Grad-CAM maps of the encoder's last block for each training image, for `--augment.saliency`.
+    """Write Grad-CAM maps of the encoder's last feature maps for each training image, for `--augment.saliency`.
 
-    The classifier was trained on the encoder's features. Each map covers its whole image, N×h×h. `target` is the class
-    that a map explains: the image's label, or the predicted one.
+    The classifier was trained on the encoder's features; without one, one is fitted to the labels of these images.
+    Each map covers its whole image, N×h×h. `target` is the class that a map explains: the image's label, or the
+    predicted one.
     """
     try:
         from captum.attr import LayerGradCam
@@ -36,18 +39,17 @@ def saliency_maps(
     if out.suffix != ".npz":
         raise RequestError(f"--out is {out}; the name of a file of saliency maps ends with .npz")
     check_output(out, overwrite=False)
-    if labels is None:
-        raise RequestError(f"{data.name} has no labels, which Grad-CAM needs")
-    classes = len(data.train.classes)
-    if classifier.out_features != classes:
-        raise RequestError(f"the classifier has {classifier.out_features} classes, {data.name} has {classes}")
-    model = nn.Sequential(encoder.backbone, classifier).eval()
-    cam = LayerGradCam(model, encoder.backbone.layer4)
+    if labels is None and (target == "label" or classifier is None):
+        raise RequestError(f"{data.name} has no labels; use an encoder with a classifier, and --target predicted")
+    layer = last_maps(encoder)
+    model = nn.Sequential(encoder.backbone, fitted(encoder, data) if classifier is None else classifier).eval()
+    cam = LayerGradCam(model, layer)
     maps = []
     with progress_bar("saliency", len(data.train)) as advance:
         for pixels, rows in crop_batches(data.train, whole_boxes(data.train.sizes), encoder.size, BATCH):
             x = normalize(pixels, tuple(encoder.about["mean"]), tuple(encoder.about["std"])).requires_grad_()
-            explained = labels[rows] if target == "label" else model(x.detach()).argmax(1)
+            by_label = labels is not None and target == "label"
+            explained = labels[rows] if by_label else model(x.detach()).argmax(1)  # type: ignore[index]
             part = cam.attribute(x, target=explained, relu_attributions=True)
             maps.append(part.detach().squeeze(1).half())
             advance(len(rows))
@@ -59,3 +61,41 @@ def saliency_maps(
     np.savez(content, maps=stack.numpy(), fingerprint=data.train.fingerprint())
     write_atomically(out, content.getvalue(), new=True)
     return out
+
+
+def last_maps(encoder: LoadedEncoder) -> nn.Module:
+    """The last module of an encoder that returns feature maps, N×C×h×h; of a ResNet its last block."""
+    backbone = encoder.backbone
+    if hasattr(backbone, "layer4"):
+        return backbone.layer4  # type: ignore[return-value]
+    outputs: list[tuple[nn.Module, torch.Size]] = []
+
+    def note(module: nn.Module, _: object, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            outputs.append((module, output.shape))
+
+    handles = [module.register_forward_hook(note) for module in backbone.modules()]
+    with torch.no_grad():
+        backbone(torch.zeros(1, 3, encoder.size, encoder.size, device=encoder.device))
+    for handle in handles:
+        handle.remove()
+    # Tokens after the maps mean that these are only the patches that a transformer starts from.
+    later = [(module, shape) for module, shape in outputs if len(shape) == 3 or (len(shape) == 4 and shape[2] > 1)]
+    if not later or len(later[-1][1]) == 3 or later[-1][1][2] != later[-1][1][3]:
+        raise RequestError(f"{encoder.about['encoder']} has no feature maps before its features, which Grad-CAM needs")
+    return later[-1][0]
+
+
+def fitted(encoder: LoadedEncoder, data: Data) -> nn.Linear:
+    """A linear classifier of the data's labels on the encoder's features: logistic regression."""
+    from sklearn.linear_model import LogisticRegression
+
+    features = extract(encoder, data.train, "features for a classifier")
+    assert features.labels is not None
+    if len(features.labels.unique()) < len(data.train.classes) or len(data.train.classes) < 3:
+        raise RequestError(f"{data.name} needs images of each of at least 3 classes, to which a classifier is fitted")
+    model = LogisticRegression(max_iter=ITERATIONS).fit(features.h.numpy(), features.labels.numpy())
+    layer = nn.Linear(features.h.shape[1], len(model.classes_))
+    state = {"weight": torch.from_numpy(model.coef_), "bias": torch.from_numpy(model.intercept_)}
+    layer.load_state_dict({key: value.float() for key, value in state.items()})
+    return layer.requires_grad_(False).to(encoder.device)

@@ -33,6 +33,7 @@ SHOWN = 5  # names listed in an error message
 # The trained network is preferred to its momentum copy.
 TRAINED = re.compile(r"(^|[._])(q|query|online|student|base)([._]|$)")
 COPY = re.compile(r"(^|[._])(k|key|teacher|momentum|target|ema)([._]|$)")
+CLASSIFIER = re.compile(r"(^|\.)(fc|classifier(\.\d+)?|head(\.fc)?|heads\.head)\.weight$")
 SIZE = 224
 TORCHVISION = "torchvision:"  # may stand before the name of one of its models
 SEED = 0  # of random weights
@@ -132,20 +133,25 @@ def preprocessing(name: str) -> dict[str, Any]:
 
 def _load_pretrained(name: str, built: Encoder, size: int) -> None:
     """Load the pretrained weights of torchvision or timm into a model built by name."""
+    load_weights(built.backbone, pretrained_weights(name, size), name)
+
+
+def pretrained_weights(name: str, image_size: int = SIZE, classifier: bool = False) -> dict[str, Tensor]:
+    """The pretrained weights of torchvision or timm; those of torchvision always have the classifier."""
     try:
         if name.startswith("timm:"):
             import timm
 
             logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one line says it all
             plain = name.removeprefix("timm:")
-            given = timm.create_model(timm_name(plain), pretrained=True, num_classes=0, **timm_arguments(plain, size))
-            state = given.state_dict()
-        else:
-            from torchvision import models
+            head: dict[str, Any] = {} if classifier else {"num_classes": 0}
+            arguments = timm_arguments(plain, image_size)
+            return timm.create_model(timm_name(plain), pretrained=True, **head, **arguments).state_dict()
+        from torchvision import models
 
-            # Not through the model's constructor, which would unpickle whatever the cache holds under that name.
-            known = models.get_model_weights(name)["DEFAULT"]
-            state = known.get_state_dict(progress=True, check_hash=True, weights_only=True)
+        # Not through the model's constructor, which would unpickle whatever the cache holds under that name.
+        known = models.get_model_weights(name)["DEFAULT"]
+        return dict(known.get_state_dict(progress=True, check_hash=True, weights_only=True))
     except pickle.UnpicklingError:
         raise RequestError(
             f"the cached weights of {name} contain pickled objects that could run code; delete them and try again"
@@ -155,7 +161,22 @@ def _load_pretrained(name: str, built: Encoder, size: int) -> None:
         raise RequestError(
             f"the pretrained weights of {name} cannot be fetched here ({reason}); {_by_hand(name)}"
         ) from None
-    load_weights(built.backbone, state, name)
+
+
+def open_classifier(source: str, width: int) -> nn.Linear | None:
+    """The linear classifier in a weight file, or of a pretrained model by name; None where there is none."""
+    path = Path(source).expanduser()
+    tensors = (
+        read_weights(path) if path.is_file() else pretrained_weights(source.removeprefix(TORCHVISION), classifier=True)
+    )
+    weights = [key for key, value in tensors.items() if CLASSIFIER.search(key) and value.shape[1:] == (width,)]
+    names = [key.removesuffix("weight") for key in weights if f"{key.removesuffix('weight')}bias" in tensors]
+    if not names:
+        return None
+    weight, bias = tensors[f"{names[-1]}weight"], tensors[f"{names[-1]}bias"]
+    layer = nn.Linear(width, len(weight))
+    layer.load_state_dict({"weight": weight.float(), "bias": bias.float()})
+    return layer.requires_grad_(False)
 
 
 def _by_hand(name: str) -> str:

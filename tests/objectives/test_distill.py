@@ -125,7 +125,8 @@ def test_a_run_teaches_another_and_a_changed_teacher_is_noticed(tmp_path: Path) 
     teacher.encoder_path.write_bytes(other.encoder_path.read_bytes())
     with pytest.raises(RequestError, match="has changed since the run was started"):
         effssl.pretrain("digits", "distill", out=tmp_path / "s", resume="auto", **settings)
-    teacher.encoder_path.unlink()
+    for file in (teacher.encoder_path, *teacher.folder.glob("checkpoint*")):
+        file.unlink()
     with pytest.raises(RequestError, match=r"distill.teacher: the run .* has no checkpoint yet"):
         effssl.pretrain("digits", "distill", out=tmp_path / "n", **settings)
     assert not (tmp_path / "n").exists()
