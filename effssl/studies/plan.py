@@ -75,7 +75,8 @@ def base_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
     base_terms = [term for term in terms if not TERMS[term].options.pretext]
     if not base_terms or len(base_terms) == len(terms):
         return None
-    bases = [a for a in arms if a.objective == "+".join(base_terms) and a.data == arm.data and a is not arm]
+    plain = [a for a in arms if not a.efficient and a.data == arm.data and a is not arm]
+    bases = [a for a in plain if a.objective == "+".join(base_terms)]
     at_same_position = [a for a in bases if a.at == arm.at and a.length == arm.length]
     flags = {key: value for key, value in arm.flags.items() if key not in ("rotation", "views")}
     exact = [a for a in at_same_position if flags == dict(a.flags)]

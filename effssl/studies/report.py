@@ -156,7 +156,7 @@ def remarks(found: StudyResults) -> list[str]:
         objectives = {arm.curve: arm.objective for arm in measured.arms}
         for curve, objective in objectives.items():
             base = "+".join(term for term in parse(objective) if not TERMS[term].options.pretext)
-            if base not in objectives or base == curve:
+            if base not in objectives or base == objective:
                 continue
             if crossing(measured, (base, curve), metric) is None:
                 lines.append(
