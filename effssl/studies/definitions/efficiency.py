@@ -1,7 +1,7 @@
 """C01 … C05, our own: the gain of the rotation task against compute, in the paper's form and in the efficient one.
 
 The efficient form is that of the recipes cpu-<base>-efficient. Every point is a run with its own schedule. A control
-has the efficient form's views, batches and schedule without the task: what is left between the two is what the task adds.
+has the efficient form's views, batches and schedule without the task: what is left between the two, the task adds.
 """
 
 from __future__ import annotations
