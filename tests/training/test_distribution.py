@@ -83,6 +83,34 @@ def test_one_process_becomes_two_and_their_looks_agree(tmp_path: Path) -> None:
         assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-4)
 
 
+def test_two_processes_start_from_the_same_weights_as_one(tmp_path: Path) -> None:
+    quick = {"encoder": "small-4", "batch_size": 64, "subset": 512, "quiet": True, "report": False}
+    source = effssl.pretrain("digits", "simclr", epochs=1, out=tmp_path / "source", **quick)
+    common = ["-m", "effssl", "pretrain", "--data", "digits", "--objective", "simclr", "--batch-size", "64"]
+    common += [
+        "--subset",
+        "512",
+        "--epochs",
+        "1",
+        "--lr",
+        "0.0001",
+        "--start-from",
+        str(source.folder),
+        "--freeze",
+        "1",
+    ]
+    for name, many in (("one", []), ("two", TORCHRUN)):
+        said, _ = (running := start(*many, *common, "--out", str(tmp_path / name))).communicate(timeout=300)
+        assert running.returncode == 0, said[-2000:]
+        assert said.count("starts from") == 1
+        assert said.count("with the starting weights") == 1
+    one, two = (effssl.Run(tmp_path / name) for name in ("one", "two"))
+    assert one.config == two.config
+    for a, b in zip(one.metrics(), two.metrics(), strict=True):
+        assert a["knn"] == pytest.approx(b["knn"], abs=1.5)
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-4)
+
+
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
