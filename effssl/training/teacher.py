@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -38,7 +39,7 @@ class FrozenTeacher:
         """Width of the features."""
         return self.encoder.dim
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of all weights."""
         return self.encoder.fingerprint()
