@@ -6,7 +6,9 @@ torch is imported here before a verb runs.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 
@@ -68,6 +70,9 @@ first steps:
 def main(argv: list[str] | None = None) -> None:
     """Entry point of `effssl`."""
     args = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII only is no reason to fail
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     try:
         _dispatch(args)
     except RequestError as error:
@@ -79,7 +84,8 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of the output (head, less) has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # disk full, permission denied
-        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
+        wrong = error.errno == errno.ENAMETOOLONG
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 2 if wrong else 1)
     except KeyboardInterrupt:
         _fail("stopped; resume with --resume auto" if args[:1] == ["pretrain"] else "stopped", 130)
 
@@ -109,6 +115,6 @@ def _dispatch(args: list[str]) -> None:
     if function.endswith("_"):
         command(rest)
         return
-    import tyro
+    from effssl.commands.one_line import parse_command
 
-    tyro.cli(command, args=rest, prog=f"effssl {verb}")
+    parse_command(command, rest, f"effssl {verb}")

@@ -73,14 +73,18 @@ def check(settings: Any, where: str = "") -> None:
             continue
         allowed = next((x for x in getattr(hints[item.name], "__metadata__", ()) if isinstance(x, Between)), Between())
         numbers = [v for v in (value if isinstance(value, tuple) else [value]) if type(v) in (int, float)]
+        shown = list(value) if isinstance(value, tuple) else value
+        if any(LARGEST < abs(v) < math.inf for v in numbers):
+            raise RequestError(f"{name} is {_shown(shown)}; float32 holds no number above {LARGEST:g}")
         if not all(-math.inf < v < math.inf and allowed.low <= v <= allowed.high for v in numbers):
-            shown = list(value) if isinstance(value, tuple) else value
             raise RequestError(f"{name} is {_shown(shown)}; it must be {allowed if allowed != Between() else 'finite'}")
         if value == () != item.default:
             raise RequestError(f"{name} needs at least one value")
 
 
 T = TypeVar("T")
+LARGEST = 3.4e38  # of float32, in which everything is computed
+WHOLE = 2**53  # up to here floats count every whole number
 MOST_BYTES = 1 << 17  # of a YAML file; those of effssl have some thousands
 MOST_VALUES, ALIASES = 10_000, 10  # in a YAML file
 
@@ -134,6 +138,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             return float(value)
         except OverflowError:  # a whole number of hundreds of digits
             raise RequestError(f"{where} is {_shown(value)}, which is too large") from None
+    if hint is int and type(value) is int and abs(value) > WHOLE:
+        raise RequestError(f"{where} is {_shown(value)}, which is too large")
     if type(value) is not hint:
         raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {_shown(value)}")
     return value

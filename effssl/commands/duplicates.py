@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tyro
-
 from effssl.commands.image_source import ExploreOptions
 from effssl.commands.image_tables import check_table, columns_of, row_of, show_table, write_table
+from effssl.commands.one_line import parse_command
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class DuplicatesOptions(ExploreOptions):
 
 def duplicates_(args: list[str]) -> None:
     """Parse the command line and compare all pairs of images."""
-    options = tyro.cli(DuplicatesOptions, args=args, prog="effssl duplicates")
+    options = parse_command(DuplicatesOptions, args, "effssl duplicates")
     check_table(options)
     from effssl.explore.duplicates import Copy, duplicates
 

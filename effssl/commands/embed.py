@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tyro
-
 from effssl.commands.image_source import ImageSource
+from effssl.commands.one_line import parse_command
 from effssl.runtime.errors import RequestError, Stopped
 
 
@@ -23,7 +22,7 @@ class EmbedOptions(ImageSource):
 
 def embed_(args: list[str]) -> None:
     """Parse the command line and write a feature file."""
-    options = tyro.cli(EmbedOptions, args=args, prog="effssl embed")
+    options = parse_command(EmbedOptions, args, "effssl embed")
     if not options.out:
         raise RequestError("which file to write? --out features.parquet, .npz or .csv")
     if not options.run:

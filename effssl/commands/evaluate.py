@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from effssl.commands.encoder_source import EncoderSource
+from effssl.commands.one_line import parse_command
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_output, write_atomically
+from effssl.runtime.reading import read_json
 
 if TYPE_CHECKING:
     from effssl.evaluation.score import Score
@@ -68,13 +70,12 @@ def eval_(args: list[str]) -> None:
 
 def evaluate_(what: str, run: str, args: list[str]) -> None:
     """Evaluate an encoder, print the score and add it, with its protocol, to the run's results.json."""
-    import tyro
 
     from effssl.evaluation.catalog import describe_protocol, find_protocol
 
     protocol = find_protocol(what)
     kind = dataclasses.make_dataclass("Eval", [], bases=(protocol.options, EvaluationTarget), frozen=True)
-    parsed: Any = tyro.cli(kind, args=args, prog=f"effssl eval {what} RUN", description=describe_protocol(what))
+    parsed: Any = parse_command(kind, args, f"effssl eval {what} RUN", description=describe_protocol(what))
     settings = {item.name: getattr(parsed, item.name) for item in dataclasses.fields(protocol.options)}
     protocol.options_of(settings)  # refuses values out of range before anything slow
     if parsed.out:
@@ -120,7 +121,7 @@ def check_score_file(path: Path) -> None:
     if path.name in RUN_FILES and (path.parent / "config.yaml").is_file():
         raise RequestError(f"{path} is a file of the run itself; choose another --out")
     try:
-        free = not path.exists() or (path.is_file() and is_score(json.loads(path.read_bytes())))
+        free = not path.exists() or (path.is_file() and is_score(read_json(path)))
     except (OSError, ValueError):  # unreadable, or not JSON
         free = False
     if not free:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from effssl.commands.one_line import parse_command
+
 
 @dataclass(frozen=True)
 class Export:
@@ -55,7 +57,7 @@ class Import:
 
 def export_(args: list[str]) -> None:
     """Read the command line of `effssl export` and write the file."""
-    flags = tyro.cli(Export, args=args, prog="effssl export")
+    flags = parse_command(Export, args, "effssl export")
     from effssl.exporting import export
 
     path = export(
@@ -67,7 +69,7 @@ def export_(args: list[str]) -> None:
 
 def import_(args: list[str]) -> None:
     """Read the command line of `effssl import` and write the encoder file."""
-    flags = tyro.cli(Import, args=args, prog="effssl import")
+    flags = parse_command(Import, args, "effssl import")
     from effssl.exporting.importing import import_encoder
 
     path = import_encoder(

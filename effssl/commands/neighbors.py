@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tyro
-
 from effssl.commands.image_source import ExploreOptions
 from effssl.commands.image_tables import check_table, columns_of, row_of, show_table, write_table
+from effssl.commands.one_line import parse_command
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class NeighborsOptions(ExploreOptions):
 
 def neighbors_(args: list[str]) -> None:
     """Parse the command line and search."""
-    options = tyro.cli(NeighborsOptions, args=args, prog="effssl neighbors")
+    options = parse_command(NeighborsOptions, args, "effssl neighbors")
     check_table(options)
     from effssl.explore.neighbors import Neighbor, neighbors
 

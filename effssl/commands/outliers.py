@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tyro
-
 from effssl.commands.image_source import ExploreOptions
 from effssl.commands.image_tables import check_table, columns_of, row_of, show_table, write_table
+from effssl.commands.one_line import parse_command
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class OutliersOptions(ExploreOptions):
 
 def outliers_(args: list[str]) -> None:
     """Parse the command line and find outliers."""
-    options = tyro.cli(OutliersOptions, args=args, prog="effssl outliers")
+    options = parse_command(OutliersOptions, args, "effssl outliers")
     check_table(options)
     from effssl.explore.outliers import Outlier, outliers
 

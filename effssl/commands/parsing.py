@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from effssl.commands.one_line import parse_command
 from effssl.config import Config, config_type
 
 HELP_FLAGS = {"-h", "--help"}
@@ -28,14 +29,12 @@ def parse_settings(options: type[T], args: Sequence[str], prog: str) -> tuple[T,
 
 
 def _parse(options: type[T], args: Sequence[str], prog: str, defaults: Config) -> tuple[T, dict[str, Any]]:
-    import tyro
-
     hints = typing.get_type_hints(options)
     own = [(item.name, _with_default(hints[item.name], item.default), item) for item in _fields(options)]
     settings = _optional(type(defaults), defaults)
     bases, doc = (options, settings), {"__doc__": options.__doc__}
     command_line = dataclasses.make_dataclass(options.__name__, own, bases=bases, frozen=True, namespace=doc)
-    parsed: Any = tyro.cli(command_line, args=args, prog=prog)
+    parsed: Any = parse_command(command_line, args, prog)
     return options(**{item.name: getattr(parsed, item.name) for item in _fields(options)}), _given(parsed, settings)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from effssl.commands.one_line import parse_command
 from effssl.runtime.errors import RequestError, RunFailed, did_you_mean
 from effssl.runtime.files import check_writable
 from effssl.runtime.private_paths import strip_flag
@@ -29,7 +30,7 @@ def study_(args: list[str]) -> None:
         return
     if what not in verbs:
         raise RequestError(f"unknown {what!r}{did_you_mean(what, verbs)}; use effssl study list, run or show")
-    parsed = tyro.cli(verbs[what], args=rest, prog=f"effssl study {what}")
+    parsed = parse_command(verbs[what], rest, f"effssl study {what}")
     if isinstance(parsed, StudyRun):
         study_run(parsed)
 

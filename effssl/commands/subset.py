@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tyro
-
 from effssl.commands.image_source import ExploreOptions
 from effssl.commands.image_tables import check_table, show_table, write_table
+from effssl.commands.one_line import parse_command
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class SubsetOptions(ExploreOptions):
 
 def subset_(args: list[str]) -> None:
     """Parse the command line and choose a subset."""
-    options = tyro.cli(SubsetOptions, args=args, prog="effssl subset")
+    options = parse_command(SubsetOptions, args, "effssl subset")
     check_table(options)
     from effssl.explore.subset import subset
 

@@ -7,8 +7,6 @@ Images are N×H×W (gray), N×H×W×C or N×C×H×W with C = 1, 3 or 4; uint8, o
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +19,10 @@ from torch import Tensor
 from effssl.data.dataset import Data
 from effssl.data.images import CropRequest, Crops, Reading, crop_from_pixels, hex_digest, select_labels
 from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import describe, read_array, read_arrays
 
 KEYS = ("images", "labels", "test_images", "test_labels")
+SMALLEST = 2  # pixels of a side
 PART = 1 << 24  # pixel values that are cropped at a time
 
 
@@ -92,28 +92,27 @@ def open_arrays(spec: str, labels: str = "auto") -> Data:
 def _read(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a file; the one of a .npy file is called images."""
     try:
-        content = np.load(path, allow_pickle=False)
-        if path.suffix == ".npy":
-            return {"images": content}
-        with content as file:
-            return dict(file)
+        return {"images": read_array(path)} if path.suffix == ".npy" else read_arrays(path)
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         if "allow_pickle" in str(error) or "Object arrays" in str(error):
             raise RequestError(
                 f"{path} holds Python objects instead of one array, as it does when images differ in size; "
                 "give all images one size, or save them as files in a folder"
             ) from None
-        raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
-    except (OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise RequestError(f"{path} is not a readable NumPy file: {error}") from None
+        raise RequestError(f"{path} is not a readable NumPy file: {describe(error)}") from None
 
 
 def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, classes: list[str] | None = None) -> ArrayImages:
     pixels = _pixels(array, path)
     if len(pixels) == 0:
         raise RequestError(f"{path} holds no images (shape {array.shape})")
+    if min(pixels.shape[-2:]) < SMALLEST:
+        height, width = pixels.shape[-2:]
+        raise RequestError(
+            f"{path}: images of {height}×{width} pixels show nothing; they need at least {SMALLEST}×{SMALLEST}"
+        )
     if labels is None:
         return ArrayImages(pixels)
     if labels.shape != (len(pixels),):

@@ -10,10 +10,7 @@ effssl/data/packing.py writes these files; this module reads them.
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -37,6 +34,7 @@ from effssl.data.images import (
 )
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import progress_bar
+from effssl.runtime.reading import describe, read_arrays, read_bytes, read_json
 
 FORMAT = "effssl pack 1"
 PART = 32  # images that are cropped at a time: as floats, a batch of photographs takes much memory
@@ -120,12 +118,12 @@ def open_pack(spec: str | Path, labels: str = "auto") -> Data:
     folder = Path(spec).expanduser()
     about, arrays = _read_index(folder)
     pixels = np.asarray(np.memmap(folder / "pixels.bin", np.uint8, "r"))  # a plain view: indexing it is quicker
-    given = torch.from_numpy(arrays["labels"]) if "labels" in arrays and labels != "none" else None
+    given = torch.from_numpy(arrays["labels"].astype(np.int64)) if "labels" in arrays and labels != "none" else None
     if labels == "folders" and given is None:
         raise RequestError(f"{folder} was packed without labels; pack it again with --labels folders")
     whole = PackedImages(
         pixels,
-        torch.from_numpy(arrays["offsets"]),
+        torch.from_numpy(arrays["offsets"].astype(np.int64)),
         torch.from_numpy(np.stack([arrays["heights"], arrays["widths"]], 1).astype(np.int64)),
         about["index"],
         [Path(os.fsdecode(name)) for name in arrays["names"].tolist()],
@@ -143,19 +141,42 @@ def _read_index(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if not (folder / "pack.json").is_file():
         raise RequestError(f"the pack {folder} is not finished; run the same effssl pack again")
     try:
-        about = json.loads((folder / "pack.json").read_text())
-        content = (folder / "index.npz").read_bytes()
+        about = read_json(folder / "pack.json")
+        content = read_bytes(folder / "index.npz")
         size = (folder / "pixels.bin").stat().st_size
         if about["format"] != FORMAT:
             raise RequestError(f"{folder} has the format {about['format']!r}; this effssl reads {FORMAT!r}")
         if hashlib.sha256(content).hexdigest() != about["index"] or size != about["bytes"]:
             raise RequestError(f"the pack {folder} is damaged (its checksum or size does not fit); pack it again")
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return about, dict(file)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        arrays = read_arrays(content)
+        _check_index(about, arrays, size)
+        return about, arrays
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, RequestError):
             raise
-        raise RequestError(f"the pack {folder} cannot be read ({error}); pack it again") from None
+        raise RequestError(f"the pack {folder} cannot be read ({describe(error)}); pack it again") from None
+
+
+def _check_index(about: dict[str, Any], arrays: dict[str, np.ndarray], size: int) -> None:
+    """Refuse, with a ValueError, an index whose columns do not fit together, its summary or the file of pixels."""
+    parts, classes = about["parts"], about["classes"]
+    if not all(type(count) is int and count >= 0 for count in parts.values()) or not parts["train"]:
+        raise ValueError("its parts are not numbers of images")
+    columns = {name: arrays[name] for name in ("offsets", "heights", "widths", "crcs", "names")}
+    columns |= {"labels": arrays["labels"]} if "labels" in arrays else {}
+    if any(column.shape != (sum(parts.values()),) for column in columns.values()):
+        raise ValueError("its columns do not have a value for each image of its parts")
+    if any(column.dtype.kind not in ("S" if name == "names" else "iu") for name, column in columns.items()):
+        raise ValueError("its columns do not have the right types")
+    height, width, start = (columns[name].astype(np.int64) for name in ("heights", "widths", "offsets"))
+    if min(height.min(), width.min()) < 1 or max(height.max(), width.max()) > size or start.min() < 0:
+        raise ValueError("sizes or positions of its images are out of range")
+    if (start > size - 3 * height * width).any():
+        raise ValueError("images lie beyond the end of its pixels")
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise ValueError("its classes are not names")
+    if "labels" in columns and not 0 <= columns["labels"].min() <= columns["labels"].max() < len(classes):
+        raise ValueError("its labels are not numbers of its classes")
 
 
 def check_pack(folder: Path) -> Iterator[str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from effssl.data.images import Images
 from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import describe, read_arrays
 
 
 class SaliencyMaps:
@@ -27,13 +28,15 @@ class SaliencyMaps:
     def open(cls, path: str, images: Images) -> SaliencyMaps:
         """Read a file that `effssl saliency` wrote for these images."""
         try:
-            with np.load(Path(path), allow_pickle=False) as file:
-                maps, fingerprint = torch.from_numpy(file["maps"].astype(np.float32)), str(file["fingerprint"])
+            stored = read_arrays(Path(path))
+            maps, fingerprint = torch.from_numpy(stored["maps"].astype(np.float32)), str(stored["fingerprint"])
+            if maps.ndim != 3 or not 0 < maps.shape[1] == maps.shape[2] or not bool(maps.isfinite().all()):
+                raise ValueError(f"maps of shape {tuple(maps.shape)}, which are N squares of finite numbers")
         except FileNotFoundError:
             raise RequestError(f"no saliency maps at {path}; compute them with effssl saliency") from None
-        except (OSError, ValueError, KeyError) as error:
-            raise RequestError(f"{path} is not a file of saliency maps: {error}") from None
-        if fingerprint != images.fingerprint():
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RequestError(f"{path} is not a file of saliency maps: {describe(error)}") from None
+        if fingerprint != images.fingerprint() or len(maps) != len(images):
             raise RequestError(f"the saliency maps of {path} belong to other images")
         return cls(maps)
 

@@ -19,9 +19,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from effssl.runtime.errors import RequestError
+from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.files import atomic_path, write_atomically
 from effssl.runtime.progress import progress_bar
+from effssl.runtime.reading import describe, parse_json, read_text
 
 FORMAT = "effssl features 1"
 SUFFIXES = (".parquet", ".npz", ".csv")
@@ -175,14 +176,16 @@ def read_metadata(path: Path) -> Metadata | None:
             with np.load(path, allow_pickle=False) as file:
                 text = str(file["metadata"])
         else:
-            text = csv_metadata_path(path).read_text(encoding="utf-8")
-        values = json.loads(text)
+            text = read_text(csv_metadata_path(path))
+        values = parse_json(text)
         if values.pop("bytes", None) not in (None, path.stat().st_size):
             return None  # the .csv was replaced by another one
-        return Metadata(**{key: value for key, value in values.items() if key != "format"})
-    except RequestError:
+        found = Metadata(**{key: value for key, value in values.items() if key != "format"})
+        texts = [found.encoder, found.encoder_digest, found.images_digest, *found.unreadable]
+        return found if all(isinstance(text, str) for text in texts) and type(found.dim) is int else None
+    except (RequestError, Stopped):
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile):
+    except Exception:  # whatever it is, it is no file of effssl
         return None
 
 
@@ -197,11 +200,18 @@ def read_features(source: str | Path) -> Embedding:
     with tempfile.TemporaryDirectory(prefix="effssl-") as folder:
         try:
             names, labels, features = read(path, Path(folder))
-        except (OSError, ValueError, KeyError, TypeError, csv.Error, zipfile.BadZipFile) as error:
-            if isinstance(error, RequestError):
-                raise
-            raise RequestError(f"{path} is not a feature file: {str(error).splitlines()[0]}") from None
-    if features.ndim != 2 or features.dtype.kind != "f" or len(features) != len(names) or not len(names):
+        except (RequestError, Stopped):
+            raise
+        except Exception as error:  # damaged files make their libraries raise anything
+            raise RequestError(f"{path} is not a feature file: {describe(error)}") from None
+    if labels is not None and len(labels) != len(names):
+        raise RequestError(f"{path} is not a feature file: {len(names)} names, but {len(labels)} labels")
+    if (
+        features.ndim != 2
+        or features.dtype.kind != "f"
+        or features.shape != (len(names), features.shape[-1])
+        or not features.size
+    ):
         raise RequestError(f"{path} is not a feature file: {len(names)} names, but features of shape {features.shape}")
     return Embedding(names, features, labels, read_metadata(path))
 
@@ -251,8 +261,8 @@ def _append(out: BinaryIO, values: np.ndarray, rows: int, dim: int | None) -> in
 
 def _read_npz(path: Path, folder: Path) -> Columns:
     with np.load(path, allow_pickle=False) as file:
-        names = [str(name) for name in file[_key_column(file.files, path)].tolist()]
-        labels = [label or None for label in file["label"].tolist()] if "label" in file.files else None
+        names = [str(name) for name in np.atleast_1d(file[_key_column(file.files, path)]).tolist()]
+        labels = [label or None for label in np.atleast_1d(file["label"]).tolist()] if "label" in file.files else None
     with zipfile.ZipFile(path) as archive:
         archive.extract("features.npy", folder)
     return names, labels, np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)

@@ -57,7 +57,10 @@ def open_gallery(data: str | Path, labels: str = "auto") -> Gallery:
     paths = [path for images in splits for path in images.paths or []]
     names = [printable(path) for path in paths] or [str(i) for i in range(sum(map(len, splits)))]
     known: list[str | None] = [
-        images.classes[label] for images in splits if images.labels is not None for label in images.labels.tolist()
+        printable(images.classes[label])
+        for images in splits
+        if images.labels is not None
+        for label in images.labels.tolist()
     ]
     complete = len(known) == len(names) and labels != "none"
     return Gallery(splits, names, known if complete else None, not paths, opened.unreadable)
@@ -84,10 +87,10 @@ def _labels(root: Path, paths: Sequence[Path], labels: str) -> list[str | None] 
         loose = next((path for path, folders in zip(paths, below, strict=True) if not folders), None)
         if loose:
             raise RequestError(f"sub-folders of {root} are labels, but {loose.name} is in none of them")
-        return [folders[0] for folders in below]
+        return [printable(folders[0]) for folders in below]
     splits = ("train", *TEST_NAMES, *VALIDATION_NAMES)
     inside = [folders for folders in below if folders and folders[0] in splits]
     split = {folders[0] for folders in inside} - {"train"} and any(folders[0] == "train" for folders in inside)
     if labels == "none" or not split or any(len(folders) < 2 for folders in inside):
         return None
-    return [folders[1] if folders and folders[0] in splits else None for folders in below]
+    return [printable(folders[1]) if folders and folders[0] in splits else None for folders in below]

@@ -224,8 +224,8 @@ def load_weight_file(
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors or torch file, without running any code in it."""
     try:
+        check_regular(path)
         if path.suffix == ".safetensors":
-            check_regular(path)
             with safe_open(str(path), framework="pt") as file:
                 return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         with path.open("rb") as file:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import describe, read_json
 
 
 def read_study(folder: Path) -> dict[str, Any]:
     """Read the results.json that `effssl study run` writes."""
     try:
-        found = json.loads((folder / "results.json").read_text())
+        found = read_json(folder / "results.json")
     except (OSError, ValueError) as error:
-        raise RequestError(f"{folder / 'results.json'} cannot be read: {error}") from None
+        raise RequestError(f"{folder / 'results.json'} cannot be read: {describe(error)}") from None
     if not isinstance(found, dict) or not {"study", "title", "runs", "claims"} <= found.keys():
         raise RequestError(f"{folder} is neither a run folder nor a results folder of effssl study run")
+    try:
+        return _page(found, folder)
+    except (TypeError, LookupError, AttributeError, ValueError) as error:
+        raise RequestError(f"{folder / 'results.json'} is damaged: {describe(error)}") from None
+
+
+def _page(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     figure = folder / "figure.png"
     encoded = base64.b64encode(figure.read_bytes()).decode() if figure.is_file() else ""
     return {

@@ -17,6 +17,7 @@ import numpy as np
 
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import locked, remove_leftovers, write_atomically
+from effssl.runtime.reading import read_json
 
 PLAN, LOCK = "plan.json", "lock"
 
@@ -34,13 +35,20 @@ def claim_folder(folder: Path, plan: Mapping[str, Any], differs: str, discard: S
     with lock_folder(folder):
         remove_leftovers(folder)
         stored = folder / PLAN
-        if stored.is_file() and json.loads(stored.read_text()) != plan:
+        if stored.is_file() and _stored_plan(stored) != plan:
             if not discard:
                 raise RequestError(f"{folder} {differs}")
             for name in discard:
                 (folder / name).unlink(missing_ok=True)
         write_atomically(stored, json.dumps(plan))
         yield
+
+
+def _stored_plan(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except (OSError, ValueError):  # damaged: not the plan of this job
+        return None
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import torch
 from effssl.runtime.distribution import local_rank
 from effssl.runtime.errors import RequestError
 
+KNOWN = ("cpu", "cuda", "mps")
+
 
 def pick_device(name: str) -> torch.device:
     """The device of that name; "auto" is CUDA or MPS where available, else the CPU."""
@@ -16,6 +18,8 @@ def pick_device(name: str) -> torch.device:
             torch.empty(1, device=device)
         except (RuntimeError, AssertionError) as error:
             raise RequestError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        if device.type not in KNOWN:
+            raise RequestError(f"device {name!r} cannot be used; use auto, {', '.join(KNOWN)}")
         return device
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank())

@@ -60,6 +60,22 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path))
 
 
+def read_array(path: Path) -> np.ndarray:
+    """The array of an .npy file; Python objects, which could run code, are refused."""
+    import numpy as np
+
+    check_regular(path)
+    try:
+        content = np.load(path, allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged header raises anything: SyntaxError, TypeError, MemoryError …
+        raise ValueError(describe(error)) from None
+    if not isinstance(content, np.ndarray):
+        raise ValueError("it is an .npz archive, not a single array")
+    return content
+
+
 def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
     """All arrays of an .npz file by name; arrays of Python objects, which could run code, are refused."""
     import numpy as np

@@ -23,6 +23,7 @@ from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
 from effssl.runtime.pool import Pool
 from effssl.runtime.progress import say, table
+from effssl.runtime.reading import read_json
 from effssl.schema import digest, flatten, merge, nest, parse_yaml, to_dict
 from effssl.studies.arm import child_job
 
@@ -131,7 +132,11 @@ class Trial:
     def state(self) -> dict[str, Any]:
         """State (new, finished, pruned, failed), why, and the curve so far."""
         path = self.folder.with_suffix(".json")
-        return json.loads(path.read_text()) if path.exists() else {"state": "new"}
+        try:
+            found = read_json(path) if path.exists() else {}
+        except (OSError, ValueError):  # damaged: the trial runs again, and finds its run finished
+            found = {}
+        return found if isinstance(found, dict) and "state" in found else {"state": "new"}
 
     def save(self, state: str, why: str = "") -> None:
         """Write the state to disk."""
@@ -205,7 +210,7 @@ def check_folder(out: Path) -> None:
     if not path.exists():
         return
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
     except (OSError, ValueError):
         found = None
     trials = found if isinstance(found, list) else [None]

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from effssl.runtime.errors import RunFailed
+from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import atomic_path, link_atomically, write_synced
 from effssl.runtime.progress import say
+from effssl.runtime.reading import describe, read_bytes
 
 DIGEST = 32  # bytes of SHA-256 in front of the content
 
@@ -39,14 +40,19 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
     """The newest good state, or None if there is no checkpoint; a damaged one is skipped, saying so."""
     found = [candidate for candidate in (path, previous(path)) if candidate.exists()]
     for candidate in found:
-        content = candidate.read_bytes()
+        content = read_bytes(candidate) if candidate.is_file() else b""  # a pipe would wait forever
         if not _whole(content):
             say(f"{candidate} is damaged (its checksum does not fit)")
             continue
         try:
-            return torch.load(io.BytesIO(content[DIGEST:]), map_location="cpu", weights_only=True)
+            state = torch.load(io.BytesIO(content[DIGEST:]), map_location="cpu", weights_only=True)
+            if isinstance(state, dict):
+                return state
+            say(f"{candidate} does not hold the state of a run")
         except pickle.UnpicklingError:
             say(f"{candidate} holds more than weights and numbers and is not loaded: it could run code")
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
+            say(f"{candidate} is not a checkpoint: {describe(error)}")
     if found:
         raise RunFailed(f"no good checkpoint in {path.parent}; start again in another folder")
     return None
@@ -54,12 +60,15 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
 
 def evaluated_weights(state: dict[str, Any]) -> dict[str, Any]:
     """The objective's weights of a state as they are evaluated: averaged ones, if the run has them."""
-    return state["objective"] | (state.get("average") or {})
+    weights, average = state.get("objective"), state.get("average") or {}
+    if not isinstance(weights, dict) or not isinstance(average, dict):
+        raise RequestError("the checkpoint does not hold the state of a run")
+    return weights | average
 
 
 def set_aside_damaged(path: Path) -> None:
     """Rename a damaged checkpoint, so that it does not become the one before the next."""
-    if path.exists() and not _whole(path.read_bytes()):
+    if path.is_file() and not _whole(path.read_bytes()):
         os.replace(path, path.with_name("checkpoint.damaged.pt"))
 
 

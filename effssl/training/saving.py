@@ -6,8 +6,9 @@ from typing import Any
 
 from effssl.run import RunFolder
 from effssl.runtime.distribution import any_process, barrier, rank
-from effssl.runtime.errors import RunFailed, Stopped
+from effssl.runtime.errors import RequestError, RunFailed, Stopped
 from effssl.runtime.files import remove_leftovers
+from effssl.runtime.reading import describe
 from effssl.runtime.signals import Stop
 from effssl.training.budget import Budget
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint, set_aside_damaged
@@ -33,8 +34,19 @@ class Checkpoints:
             set_aside_damaged(path)
             remove_leftovers(self.run.folder)
         if state is not None:
-            self.trainer.restore(state)
+            self._restore(state)
         return state
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        try:
+            self.trainer.restore(state)
+        except RequestError:
+            raise
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunFailed(
+                f"the checkpoint of {self.run.folder} does not hold the state of this run ({describe(error)}); "
+                "start again in another folder"
+            ) from None
 
     def after_step(self) -> None:
         """Save in the middle of an epoch if that is due; stop if somebody asked for it."""
@@ -60,7 +72,7 @@ class Checkpoints:
         """Write a checkpoint. Values that are not finite must not take the place of good ones."""
         check_finite(self.trainer)
         if not self.trainer.finite():
-            raise RunFailed("the weights are not finite; try a smaller --lr. The last checkpoint is intact")
+            raise RunFailed("the weights are not finite; try a smaller --lr. What was saved before is intact")
         state = self.trainer.state(elapsed=self.budget.elapsed() if self.budget is not None else 0.0)
         if rank() == 0:
             save_checkpoint(self.run.checkpoint_path, state)
@@ -80,5 +92,5 @@ def check_finite(trainer: Trainer) -> None:
     raise RunFailed(
         f"the loss is not finite (term {', '.join(bad) or 'sum'}, epoch {at.epoch + 1}, step {at.step}); "
         f"try a smaller --lr than {trainer.config.lr:g}, a longer warm-up or --precision float32. "
-        "The last checkpoint is intact"
+        "What was saved before is intact"
     )

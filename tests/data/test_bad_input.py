@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_never_saved(tmp_path: Path, monkeypatch: pytest.M
     settings = {"epochs": 1, "subset": 512, "batch_size": 64, "checkpoint_every": 1, "quiet": True}
     with monkeypatch.context() as patch:
         patch.setattr(loader.ViewLoader, "epoch", poisoned)
-        with pytest.raises(effssl.RunFailed, match=r"not finite.*checkpoint is intact"):
+        with pytest.raises(effssl.RunFailed, match=r"not finite.*saved before is intact"):
             effssl.pretrain("digits", "byol", out=tmp_path / "r", **settings)
     run = effssl.pretrain("digits", "byol", out=tmp_path / "r", resume="auto", **settings)
     whole = effssl.pretrain("digits", "byol", out=tmp_path / "whole", **settings)

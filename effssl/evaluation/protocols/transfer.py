@@ -5,7 +5,6 @@ Kornblith et al. 2019, Ericsson et al. 2021.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from effssl.features.extract import extract, labelled
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import progress_bar, say, spinner
+from effssl.runtime.reading import read_json
 from effssl.schema import Between, Positive, Seed
 
 
@@ -138,7 +138,7 @@ def reused_c(path: str) -> dict[str, float]:
         return {}
     found: dict[str, set[float]] = {}
     try:
-        record = json.loads(Path(path).expanduser().read_text())
+        record = read_json(Path(path).expanduser())
         scores = record if "protocol" not in record else {"": record}
         records = [score for score in scores.values() if score["protocol"] == "transfer"]
         for score in records:
