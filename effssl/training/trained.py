@@ -8,6 +8,7 @@ from effssl.network.encoders import build_encoder
 from effssl.network.loaded import LoadedEncoder, freeze, load_encoder
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import describe
 from effssl.training.checkpoint import evaluated_weights, load_checkpoint
 from effssl.training.metadata import encoder_metadata
 
@@ -22,10 +23,14 @@ def trained_encoder(run: RunFolder) -> LoadedEncoder:
     state = load_checkpoint(run.checkpoint_path)
     if state is None:
         raise RequestError(f"the run {run.folder} has no checkpoint yet; resume it with --resume auto")
-    config, at = run.config, state["position"]
+    config = run.config
     encoder = build_encoder(config.encoder, config.image_size, config.stem)
-    encoder.backbone.load_state_dict(part_of(evaluated_weights(state), BACKBONE))
-    place = f"epoch {at['epoch']} of {config.epochs}" + (f" and {at['step']} steps" if at["step"] else "")
+    try:
+        at = state["position"]
+        place = f"epoch {at['epoch']} of {config.epochs}" + (f" and {at['step']} steps" if at["step"] else "")
+        encoder.backbone.load_state_dict(part_of(evaluated_weights(state), BACKBONE))
+    except (LookupError, TypeError, RuntimeError) as error:
+        raise RequestError(f"{run.checkpoint_path} does not hold the state of this run: {describe(error)}") from None
     return freeze(encoder, encoder_metadata(config) | {"epochs": at["epoch"], "checkpoint": place})
 
 
