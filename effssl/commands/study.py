@@ -43,18 +43,19 @@ def study_list(out: str = "") -> None:
     """
     from effssl.runtime.progress import table
     from effssl.studies import all_studies
-    from effssl.studies.overview import HEAD, summaries
+    from effssl.studies.overview import HEAD, WORDS, summaries
 
     folder = Path(out or next((name for name in RESULTS if Path(name).is_dir()), RESULTS[0]))
     if out and not folder.is_dir():
         raise RequestError(f"no folder of results at {out}; effssl study run writes one")
     studies = all_studies()
     rows = [
-        (name, studies[name].title, studies[name].source, studies[name].data, str(len(studies[name].arms)), *summary)
+        (name, studies[name].title, studies[name].source, scale, seeds, "/".join(verdicts) if seeds else "")
         for name, found in summaries(folder).items()
-        for summary in found
+        for scale, seeds, *verdicts in found
     ]
-    table(f"studies, results in {folder}", ("", "", "in the paper", "data", "arms", *HEAD), rows)
+    # One column for all verdicts: a terminal has 80 characters.
+    table(f"studies, results in {folder}; claims {' / '.join(WORDS)}", ("", "", "paper", *HEAD[:2], "claims"), rows)
 
 
 @dataclass(frozen=True)

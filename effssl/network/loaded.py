@@ -127,13 +127,13 @@ def dump_encoder(encoder: Encoder, about: dict[str, Any]) -> bytes:
         tensors |= {READOUT + key: value for key, value in encoder.readout.state_dict().items()}
         about = about | {"readout": asdict(encoder.readout.options)}
     tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-    text = json.dumps(about)
-    return save(tensors, metadata={"effssl": text, "digest": content_digest(text, tensors)})
+    # One key: safetensors writes several in a random order, and equal encoders should be equal files.
+    return save(tensors, metadata={"effssl": json.dumps(about | {"digest": content_digest(about, tensors)})})
 
 
-def content_digest(about: str, tensors: Mapping[str, Tensor]) -> str:
+def content_digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """A digest of all that an encoder file holds: one flipped bit may cost most of the accuracy."""
-    digest = hashlib.sha256(about.encode())
+    digest = hashlib.sha256(json.dumps(about).encode())
     for key, value in sorted(tensors.items()):
         digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
@@ -179,8 +179,7 @@ def _read_encoder_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         check_regular(path)
         with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            about = parse_json(metadata["effssl"])
+            about = parse_json((file.metadata() or {})["effssl"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         check_about(about)
     except FileNotFoundError:
@@ -188,7 +187,7 @@ def _read_encoder_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except (SafetensorError, KeyError, OSError, ValueError) as error:
         raise RequestError(f"{path} is not an encoder file of effssl: {describe(error)}") from None
     check_weights(tensors, path)
-    if metadata.get("digest", "") not in ("", content_digest(metadata["effssl"], tensors)):
+    if about.pop("digest", "") not in ("", content_digest({k: v for k, v in about.items() if k != "digest"}, tensors)):
         raise RequestError(f"{path} is damaged: its content does not have the digest that was stored with it")
     return about, tensors
 
