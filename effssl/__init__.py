@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from effssl.data.packing import pack
     from effssl.evaluation import evaluate
     from effssl.evaluation.score import Score
+    from effssl.explore.classify import classify
     from effssl.explore.duplicates import duplicates
     from effssl.explore.embedding import embed
     from effssl.explore.feature_extractor import FeatureExtractor
@@ -43,6 +44,7 @@ __all__ = [
     "RunFailed",
     "Score",
     "Stopped",
+    "classify",
     "duplicates",
     "embed",
     "evaluate",
@@ -78,6 +80,7 @@ _WHERE = {
     "duplicates": "effssl.explore.duplicates",
     "outliers": "effssl.explore.outliers",
     "subset": "effssl.explore.subset",
+    "classify": "effssl.explore.classify",
     "FeatureExtractor": "effssl.explore.feature_extractor",
     "register": "effssl.objectives.options",
     "objective": "effssl.training.custom_loop",

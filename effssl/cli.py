@@ -36,6 +36,10 @@ VERBS = {
     "duplicates": ("duplicates:duplicates_", "find near-duplicates in a folder of images"),
     "outliers": ("outliers:outliers_", "find unusual images in a folder"),
     "subset": ("subset:subset_", "select a diverse subset of images: effssl subset RUN --data FOLDER --size 100"),
+    "classify": (
+        "classify:classify_",
+        "predict labels from few of them: effssl classify RUN --labels labels.csv --data FOLDER --out FILE",
+    ),
     "sweep": ("sweep:sweep_", "compare settings by validation kNN: effssl sweep … --over lr=0.1,0.2"),
     "study": (
         "study:study_",

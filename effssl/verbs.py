@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from effssl.data import Data
     from effssl.evaluation.score import Score
+    from effssl.explore.classify import Classification, LabelsLike
     from effssl.network.loaded import LoadedEncoder
     from effssl.training.request import Request
 
@@ -49,6 +50,12 @@ class Run(RunFolder):
         from effssl.report import write_report
 
         return write_report(self.folder, out, images=images)
+
+    def classify(self, labels: LabelsLike, data: str | Path | None = None, **settings: Any) -> Classification:
+        """Train a classifier on few labelled images of a folder, by default the run's own, and predict the others."""
+        from effssl.explore.classify import classify
+
+        return classify(self, data, labels, **settings)
 
     def knn(self, **settings: Any) -> Score:
         """k-nearest-neighbor accuracy of the encoder on the test images."""

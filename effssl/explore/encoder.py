@@ -17,10 +17,9 @@ EncoderLike = str | Path | RunFolder | LoadedEncoder
 """Anything `effssl.load` takes, a run, or a loaded encoder."""
 
 
-class FeatureOptions(TypedDict, total=False):
-    """Settings of feature extraction that every function of `effssl.explore` takes."""
+class EncodingOptions(TypedDict, total=False):
+    """Settings of an encoder and of how it is run."""
 
-    labels: str  # whether sub-folders are labels: auto only in a train/–val/ or train/–test/ layout, folders, none
     encoder: str  # architecture of a weight file that does not name it
     weights: str  # of an encoder given by name: default or random
     image_size: int  # input size of a foreign encoder; 0 is its own
@@ -30,7 +29,13 @@ class FeatureOptions(TypedDict, total=False):
     whiten: str  # off: h itself, of an encoder whose features are whitened
 
 
-def open_encoder(run: EncoderLike, options: FeatureOptions) -> LoadedEncoder:
+class FeatureOptions(EncodingOptions, total=False):
+    """Settings of feature extraction that the functions of `effssl.explore` take."""
+
+    labels: str  # whether sub-folders are labels: auto only in a train/–val/ or train/–test/ layout, folders, none
+
+
+def open_encoder(run: EncoderLike, options: EncodingOptions) -> LoadedEncoder:
     """Load an encoder and move it to its device."""
     if isinstance(run, LoadedEncoder):
         encoder = run

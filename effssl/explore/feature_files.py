@@ -75,10 +75,11 @@ def check_suffix(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise RequestError(f"{path}: feature files end with {', '.join(SUFFIXES)}")
     if path.suffix == ".parquet":
-        _import_pyarrow()
+        import_pyarrow()
 
 
-def _import_pyarrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
+    """pyarrow and its module parquet, or one line that says how to get them."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -121,7 +122,7 @@ def _key(embedding: Embedding) -> str:
 
 
 def _write_parquet(file: Path, embedding: Embedding, advance: Callable[[int], None]) -> None:
-    pa, pq = _import_pyarrow()
+    pa, pq = import_pyarrow()
     key, dim = _key(embedding), embedding.features.shape[1]
     columns = [(key, pa.int64() if key == "index" else pa.string())]
     columns += [("label", pa.string())] if embedding.labels is not None else []
@@ -171,7 +172,7 @@ def read_metadata(path: Path) -> Metadata | None:
     """The metadata of a feature file; None for a file of another tool."""
     try:
         if path.suffix == ".parquet":
-            text = (_import_pyarrow()[1].read_schema(path).metadata or {})[b"effssl"].decode()
+            text = (import_pyarrow()[1].read_schema(path).metadata or {})[b"effssl"].decode()
         elif path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
                 text = str(file["metadata"])
@@ -232,7 +233,7 @@ def _key_column(columns: Sequence[str], path: Path) -> str:
 
 
 def _read_parquet(path: Path, folder: Path) -> Columns:
-    pa, pq = _import_pyarrow()
+    pa, pq = import_pyarrow()
     file = pq.ParquetFile(path)
     key = _key_column(file.schema_arrow.names, path)
     kind = file.schema_arrow.field("features").type if "features" in file.schema_arrow.names else None

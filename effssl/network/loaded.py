@@ -27,6 +27,7 @@ from effssl.runtime.errors import RequestError
 from effssl.runtime.reading import check_regular, describe, one_line, parse_json
 
 READOUT = "readout."  # prefix of the readout's tensors in an encoder file
+CLASSIFIER = "classifier."  # prefix of the tensors of a classifier on the features, which some encoder files also hold
 FILTERS = ("bilinear", "bicubic")
 LARGEST = 1 << 14  # side of the images of an encoder
 CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
@@ -120,9 +121,10 @@ def pil_to_tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def dump_encoder(encoder: Encoder, about: dict[str, Any]) -> bytes:
-    """The bytes of encoder.safetensors: weights and metadata."""
+def dump_encoder(encoder: Encoder, about: dict[str, Any], classifier: Mapping[str, Tensor] | None = None) -> bytes:
+    """The bytes of encoder.safetensors: weights and metadata; on request with a classifier, described in `about`."""
     tensors = encoder.backbone.state_dict()
+    tensors |= {CLASSIFIER + key: value for key, value in (classifier or {}).items()}
     if encoder.readout is not None:
         tensors |= {READOUT + key: value for key, value in encoder.readout.state_dict().items()}
         about = about | {"readout": asdict(encoder.readout.options)}
@@ -161,6 +163,8 @@ def is_encoder_file(path: Path) -> bool:
 def load_encoder(path: str | Path) -> LoadedEncoder:
     """Load an encoder file written by effssl; frozen and in eval mode."""
     about, tensors = _read_encoder_file(Path(path))
+    about.pop("classifier", None)  # the features do not depend on it
+    tensors = {key: value for key, value in tensors.items() if not key.startswith(CLASSIFIER)}
     try:
         encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
         of_readout = {key: tensors.pop(key) for key in list(tensors) if key.startswith(READOUT)}
@@ -172,6 +176,13 @@ def load_encoder(path: str | Path) -> LoadedEncoder:
     except (RuntimeError, TypeError, KeyError, AttributeError) as error:  # weights of another architecture
         raise RequestError(f"{path}: its weights do not fit its description: {describe(error)}") from None
     return freeze(encoder, about)
+
+
+def read_classifier(path: str | Path) -> tuple[Any, dict[str, Tensor]]:
+    """Description and tensors of the classifier in an encoder file; None and no tensors where it has none."""
+    about, tensors = _read_encoder_file(Path(path))
+    of_classifier = {key: value for key, value in tensors.items() if key.startswith(CLASSIFIER)}
+    return about.get("classifier"), {key.removeprefix(CLASSIFIER): value for key, value in of_classifier.items()}
 
 
 def _read_encoder_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

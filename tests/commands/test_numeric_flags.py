@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from effssl.cli import main
+from effssl.commands.classify import ClassifyOptions
 from effssl.commands.duplicates import DuplicatesOptions
 from effssl.commands.embed import EmbedOptions
 from effssl.commands.neighbors import NeighborsOptions
@@ -90,7 +91,7 @@ def test_there_are_many_settings() -> None:
     assert {"lr", "epochs", "schedule.final", "byol.loss_scale", "views.rotated.angles"} <= SETTINGS.keys()
 
 
-VERBS = (DuplicatesOptions, EmbedOptions, NeighborsOptions, OutliersOptions, StudyRun, SubsetOptions)
+VERBS = (ClassifyOptions, DuplicatesOptions, EmbedOptions, NeighborsOptions, OutliersOptions, StudyRun, SubsetOptions)
 
 
 @pytest.mark.parametrize("kind", VERBS, ids=lambda kind: kind.__name__)

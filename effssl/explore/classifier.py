@@ -1,0 +1,143 @@
+"""The best classifier for few labels, by cross-validation, with calibrated probabilities and its expected accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from effssl.explore.heads import CANDIDATES, Head
+from effssl.explore.similarity import blocks, normalized
+from effssl.runtime.progress import progress_bar
+from effssl.runtime.randomness import generator
+
+FOLDS = 5
+DRAWS = 500  # bootstrap samples
+TEMPERATURES = torch.logspace(-1.5, 1.5, 121)
+CPU = torch.device("cpu")
+Z = 1.959964  # of a 95 % interval
+
+
+@dataclass(frozen=True)
+class ExpectedAccuracy:
+    """Accuracy in percent to expect for other images of the same kind, with its 95 % interval."""
+
+    accuracy: float
+    low: float
+    high: float
+    chance: float  # of always saying the most frequent class
+    images: int  # with labels
+    compared: dict[str, float]  # cross-validated accuracy of the best classifier of each kind
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A classifier on features of an encoder, with calibrated probabilities."""
+
+    name: str  # e.g. linear (C=10)
+    head: Head
+    classes: list[str]
+    temperature: float
+    expected: ExpectedAccuracy
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Probability of each class, N×C, from features N×D."""
+        parts = [F.softmax(self.head.logits(x) / self.temperature, 1) for _, x in blocks(features, CPU)]
+        return torch.cat(parts).numpy() if parts else np.empty((0, len(self.classes)), np.float32)
+
+
+def train_classifier(features: np.ndarray, labels: Sequence[str]) -> Classifier:
+    """The candidate with the best cross-validated accuracy, trained on all labelled images."""
+    classes = sorted(set(labels))
+    x = normalized(features, CPU)
+    y = torch.tensor([classes.index(label) for label in labels])
+    logits = _cross_validate(x, y, len(classes))
+    right = torch.stack([part.argmax(1) == y for part in logits])  # candidates × N
+    score = right.double().mean(1)
+    # Of equally accurate ones, the one with the smaller cross-entropy.
+    entropy = torch.stack([F.cross_entropy(part / _temperature(part, y), y) for part in logits])
+    order = sorted(range(len(CANDIDATES)), key=lambda i: (-float(score[i]), float(entropy[i])))
+    of_kind = {CANDIDATES[i].kind: i for i in reversed(order)}  # the best of each kind
+    best = order[0]
+    compared = {str(CANDIDATES[i]): 100 * float(score[i]) for i in sorted(of_kind.values(), key=order.index)}
+    head = CANDIDATES[best].fit(x, y, len(classes))
+    expected = _expected(right, y, compared)
+    return Classifier(str(CANDIDATES[best]), head, classes, _temperature(logits[best], y), expected)
+
+
+def _cross_validate(x: Tensor, y: Tensor, classes: int) -> list[Tensor]:
+    """Logits of every image by each candidate, trained on the other folds."""
+    fold = stratified_folds(y)
+    logits = [torch.empty(len(y), classes) for _ in CANDIDATES]
+    steps = len(CANDIDATES) * int(fold.max() + 1)
+    with progress_bar("cross-validation", steps) as advance:
+        for part in range(int(fold.max()) + 1):
+            test = fold == part
+            for candidate, out in zip(CANDIDATES, logits, strict=True):
+                out[test] = candidate.fit(x[~test], y[~test], classes).logits(x[test])
+                advance(1)
+    return logits
+
+
+def stratified_folds(y: Tensor) -> Tensor:
+    """A fold for each image; two images of a class are never all in one fold, and folds are of equal size.
+
+    >>> sorted(stratified_folds(torch.tensor([0, 0, 1, 1, 1])).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    shuffled = torch.randperm(len(y), generator=generator(0, "folds"))
+    order = shuffled[y[shuffled].argsort(stable=True)]  # class by class
+    fold = torch.empty_like(y)
+    fold[order] = torch.arange(len(y)) % min(FOLDS, len(y))
+    return fold
+
+
+def _temperature(logits: Tensor, y: Tensor) -> float:
+    """The temperature that calibrates cross-validated logits best. Guo et al. 2017.
+
+    Targets are as Platt (1999) proposes: however well few images are separated, the next may be classified wrongly.
+    """
+    count, classes = logits.shape
+    rest = 1 / (count + 2)
+    targets = torch.full_like(logits, rest / (classes - 1))
+    targets[torch.arange(count), y] = 1 - rest
+    losses = torch.stack([F.cross_entropy(logits / t, targets) for t in TEMPERATURES])
+    return float(TEMPERATURES[losses.argmin()])
+
+
+def _expected(right: Tensor, y: Tensor, compared: dict[str, float]) -> ExpectedAccuracy:
+    """The accuracy of the choice among candidates: that of the chosen one alone would be too high.
+
+    Bootstrap samples choose a candidate each, which is evaluated on the images outside of the sample. Tsamardinos et
+    al. 2018. The interval is Wilson's for as many images.
+    """
+    count = len(y)
+    draw = generator(0, "expected accuracy")
+    outside = []
+    for _ in range(DRAWS):
+        rows = torch.randint(count, (count,), generator=draw)
+        left = torch.ones(count, dtype=torch.bool)
+        left[rows] = False
+        if bool(left.any()):
+            chosen = right[:, rows].double().mean(1).argmax()
+            outside.append(float(right[chosen, left].double().mean()))
+    share = sum(outside) / len(outside)
+    low, high = wilson(share, count)
+    chance = float(y.bincount().max()) / count
+    return ExpectedAccuracy(100 * share, 100 * low, 100 * high, 100 * chance, count, compared)
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of so many images.
+
+    >>> [round(limit, 3) for limit in wilson(0.9, 100)]
+    [0.826, 0.945]
+    """
+    middle = share + Z**2 / (2 * count)
+    half = Z * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
+    return max(0.0, (middle - half) / (1 + Z**2 / count)), min(1.0, (middle + half) / (1 + Z**2 / count))
