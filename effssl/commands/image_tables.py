@@ -15,6 +15,7 @@ from effssl.commands.image_source import ExploreOptions
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_output, write_atomically
 
+SUFFIXES = (".csv", ".json", ".html")
 SHOWN = 50  # rows of a table on the screen; a file has them all
 PATHS, SIZES = ("image", "nearest"), ("width", "height", "bytes")
 NARROWEST = 20  # characters that a shortened path keeps
@@ -31,13 +32,14 @@ def row_of(item: Any) -> Row:
     return dict(zip(columns_of(type(item)), asdict(item).values(), strict=True))
 
 
-def check_table(options: ExploreOptions) -> None:
+def check_table(options: ExploreOptions, suffixes: Sequence[str] = SUFFIXES) -> None:
     """Refuse an --out that could not be written in the end, before anything slow."""
     if not options.out:
         return
     path = Path(options.out).expanduser()
-    if path.suffix not in (".csv", ".json", ".html"):
-        raise RequestError(f"--out is {options.out}; a table is written as .csv, .json or .html")
+    if path.suffix not in suffixes:
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise RequestError(f"--out is {options.out}; a table is written as {known}")
     check_output(path, options.overwrite)
 
 
@@ -50,6 +52,8 @@ def write_table(options: ExploreOptions, rows: Sequence[Row], title: str, column
         content = json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
     elif path.suffix == ".html":
         content = _page(options, rows, title)
+    elif path.suffix == ".txt":
+        content = "".join(f"{row['image']}\n" for row in rows)
     else:
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")

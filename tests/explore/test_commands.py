@@ -123,6 +123,34 @@ def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, 
         assert [row["image"] for row in csv.DictReader(file)] == effssl.subset(features=embedding, size=60).names
 
 
+def test_a_subset_as_a_list_and_as_copies(
+    features: str, folder: Path, in_tmp: Path, embedding: Embedding, capfd: pytest.CaptureFixture
+) -> None:
+    args = ["subset", "--features", features, "--size", "9"]
+    main([*args, "--out", "s.txt", "--copy-to", "new/chosen"])
+    assert "copied: 9 images to new/chosen" in capfd.readouterr().out
+    names = Path("s.txt").read_text().splitlines()
+    assert names == effssl.subset(features=embedding, size=9).names
+    copies = {path.relative_to("new/chosen") for path in Path("new/chosen").rglob("*.*")}
+    assert copies == {Path(name).relative_to(folder) for name in names}
+    assert all((Path("new/chosen") / copy).read_bytes() == (folder / copy).read_bytes() for copy in copies)
+    main([*args, "--copy-to", "new/chosen", "--overwrite"])
+    np.savez("gone.npz", path=["/gone/a.png", "/gone/b.png"], features=np.eye(2, dtype=np.float32))
+    wrong = {
+        "new/chosen is not empty": [*args, "--copy-to", "new/chosen"],
+        "s.txt is not a folder": [*args, "--copy-to", "s.txt"],
+        "2 of 2 images are no files": ["subset", "--features", "gone.npz", "--size", "2", "--copy-to", "gone"],
+        "written as .csv, .json or .html": ["outliers", "--features", features, "--out", "o.txt"],
+    }
+    for expected, command in wrong.items():
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(command)
+        assert stop.value.code == 2
+        assert expected in capfd.readouterr().err
+    assert not Path("gone").exists()
+
+
 def test_a_page_shows_the_images(features: str, folder: Path, in_tmp: Path) -> None:
     query = str(folder / "china/03.png")
     main(
