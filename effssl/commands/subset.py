@@ -18,7 +18,7 @@ class SubsetOptions(ExploreOptions):
     seed: int = 0
     """of the first image"""
     out: str = ""
-    """also write the table to this .csv or .json file, the paths alone to a .txt file, or an .html page of the images"""
+    """also write the table to this .csv or .json file, the paths to a .txt file, or an .html page of the images"""
     copy_to: str = ""
     """also copy the chosen images to this folder"""
 
