@@ -114,7 +114,7 @@ def _expected(right: Tensor, y: Tensor, compared: dict[str, float]) -> ExpectedA
     """The accuracy of the choice among candidates: that of the chosen one alone would be too high.
 
     Bootstrap samples choose a candidate each, which is evaluated on the images outside of the sample. Tsamardinos et
-    al. 2018. The interval is Wilson's for as many images.
+    al. 2018. The interval is that of the samples, and at least Wilson's: few images may all be classified correctly.
     """
     count = len(y)
     draw = generator(0, "expected accuracy")
@@ -126,8 +126,9 @@ def _expected(right: Tensor, y: Tensor, compared: dict[str, float]) -> ExpectedA
         if bool(left.any()):
             chosen = right[:, rows].double().mean(1).argmax()
             outside.append(float(right[chosen, left].double().mean()))
-    share = sum(outside) / len(outside)
+    share = float(np.mean(outside))
     low, high = wilson(share, count)
+    low, high = min(low, float(np.quantile(outside, 0.025))), max(high, float(np.quantile(outside, 0.975)))
     chance = float(y.bincount().max()) / count
     return ExpectedAccuracy(100 * share, 100 * low, 100 * high, 100 * chance, count, compared)
 
