@@ -25,10 +25,13 @@ from effssl.config import config_type
 from effssl.data.folder import as_listed, load_folder, write_list
 from effssl.data.packing import pack
 from effssl.data.saliency import SaliencyMaps
+from effssl.explore.classifier import train_classifier
+from effssl.explore.classifier_files import load_classifier, save_classifier
 from effssl.explore.feature_files import Embedding, Metadata, read_features, write_features
+from effssl.explore.labels import read_labels
 from effssl.network.encoders import build_encoder
 from effssl.network.foreign import read_weights
-from effssl.network.loaded import dump_encoder, load_encoder
+from effssl.network.loaded import dump_encoder, freeze, load_encoder
 from effssl.report.study import read_study
 from effssl.report.summary import summarize
 from effssl.run import RunFolder
@@ -142,6 +145,18 @@ def write_encoder(path: Path) -> Callable[[], object]:
     return lambda: load_encoder(path)
 
 
+def write_classifier(path: Path) -> Callable[[], object]:
+    x = np.eye(4, dtype=np.float32)
+    encoder = freeze(build_encoder("tiny", 16), ABOUT)
+    save_classifier(path, train_classifier(x.repeat(2, 0), list("aabbccdd")), encoder)
+    return lambda: load_classifier(path, 4).probabilities(x)
+
+
+def write_labels(path: Path) -> Callable[[], object]:
+    path.write_text('file,label\na.png,x\n"b, c.png",y\n')
+    return lambda: read_labels(path)
+
+
 def write_weights(path: Path) -> Callable[[], object]:
     torch.save({"state_dict": {"conv.weight": torch.zeros(4, 3, 3, 3)}}, path)
     return lambda: read_weights(path)
@@ -164,7 +179,8 @@ KINDS: dict[str, Callable[[Path], Callable[[], object]]] = {
     "study/results.json": write_study, "a.npz": write_arrays, "a.npy": write_array,
     "in/images.npz": write_list_of_images,
     "maps.npz": write_maps, "pack/pack.json": write_packed, "pack/index.npz": write_packed,
-    "encoder.safetensors": write_encoder, "weights.pth": write_weights, "checkpoint.pt": write_checkpoint,
+    "encoder.safetensors": write_encoder, "classifier.safetensors": write_classifier, "labels.csv": write_labels,
+     "weights.pth": write_weights, "checkpoint.pt": write_checkpoint,
     "f.npz": write_feature_file, "f.csv": write_feature_file, "f.parquet": write_feature_file,
 }  # fmt: skip
 

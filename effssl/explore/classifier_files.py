@@ -50,9 +50,14 @@ def load_classifier(path: Path, dim: int) -> Classifier:
         if not 0 < temperature < math.inf:
             raise ValueError(f"its temperature is {temperature}")
         head = _head(about, tensors, len(classes), dim)
-        return Classifier(str(about["name"]), head, classes, temperature, ExpectedAccuracy(**about["expected"]))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return Classifier(str(about["name"]), head, classes, temperature, _expected(**about["expected"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"the classifier in {path} cannot be used: {describe(error)}") from None
+
+
+def _expected(compared: dict[str, float], images: int, **shares: float) -> ExpectedAccuracy:
+    compared = {str(name): float(accuracy) for name, accuracy in dict(compared).items()}
+    return ExpectedAccuracy(images=int(images), compared=compared, **{k: float(v) for k, v in shares.items()})
 
 
 def _head(about: dict[str, Any], tensors: dict[str, Tensor], classes: int, dim: int) -> Head:

@@ -174,7 +174,10 @@ def _read(labels: LabelsLike | None, run: EncoderLike) -> Labels:
     """The given labels, or none where a saved classifier needs none."""
     if labels is None:
         if isinstance(run, (RunFolder, LoadedEncoder)) or not is_classifier_file(_path(run)):
-            raise RequestError("which labels? --labels labels.csv, with the columns file and label")
+            raise RequestError(
+                "which labels? --labels labels.csv, with the columns file and label; only a classifier that effssl "
+                "classify has saved needs none"
+            )
         return Labels({}, "")
     known = Labels(dict(labels), "labels") if isinstance(labels, Mapping) else read_labels(labels)
     check_classes(list(known.files.values()), known.source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def read_labels(source: str | Path) -> Labels:
     """The label of each file of a CSV file; a line with an empty label is one that is not labelled yet."""
     path = Path(source).expanduser()
     try:
-        lines = csv.DictReader(read_text(path).removeprefix("\ufeff").splitlines())
+        lines = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
         header = list(lines.fieldnames or [])
         for column in COLUMNS:
             if column not in header:

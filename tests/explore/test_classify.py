@@ -16,8 +16,10 @@ from sklearn.datasets import load_digits
 import effssl
 from effssl.cli import main
 from effssl.explore.classifier import stratified_folds, train_classifier
+from effssl.explore.classifier_files import load_classifier
 from effssl.explore.classify import Classification
 from effssl.explore.heads import LinearHead, NeighborHead
+from effssl.explore.labels import Names, read_labels
 
 COUNT, LABELLED = 500, 120
 HOW = ["--workers", "0", "--image-size", "8"]
@@ -157,8 +159,6 @@ def test_each_kind_of_classifier_is_chosen_where_it_is_best_and_survives_its_fil
     assert trained.expected.low > 80
     encoder = effssl.load("pixels", image_size=8)
     path = Classification([], np.empty((0, 2)), trained, encoder).save("c.safetensors")
-    from effssl.explore.classifier_files import load_classifier
-
     again = load_classifier(path, x.shape[1])
     assert (again.name, again.classes, again.expected) == (trained.name, trained.classes, trained.expected)
     assert np.array_equal(again.probabilities(x), trained.probabilities(x))
@@ -181,6 +181,13 @@ def test_every_fold_trains_on_every_class() -> None:
     assert fold.bincount().max() - fold.bincount().min() <= 1
     for part in range(5):
         assert set(y[fold != part].tolist()) == {0, 1, 2}
+
+
+def test_labels_as_spreadsheets_write_them(in_tmp: Path) -> None:
+    (in_tmp / "l.csv").write_bytes(
+        b'\xef\xbb\xbfid,file,label\r\n1,"a, b.png", left \r\n2,c.png,\r\n3,d.png,"two\nlines"\r\n'
+    )
+    assert read_labels("l.csv").files == {"a, b.png": "left", "d.png": "two\nlines"}
 
 
 def refusal(args: list[str], capfd: pytest.CaptureFixture) -> str:
@@ -226,8 +233,6 @@ def test_a_bare_name_is_enough_where_it_is_unique(digits: tuple[Path, dict[str, 
         str(digits[0] / "b/y.png"),
         str(digits[0] / "x.png"),
     ]
-    from effssl.explore.labels import Names
-
     known = Names.of(names, digits[0])
     assert known.rows(["y.png", "b/x.png", "./a/x.png", "x.png", names[0]], "l.csv") == [2, 1, 0, 3, 0]
     with pytest.raises(effssl.RequestError, match=r"x\.png may be a/x\.png and b/x\.png"):
