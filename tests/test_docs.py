@@ -92,6 +92,8 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(10):
         photo.crop((20 * i, 10 * i, 200 + 20 * i, 150 + 10 * i)).save(desk / f"path/to/photos/{i}.jpg")
     (desk / "labels.csv").write_text("file,label\n0.jpg,left\n1.jpg,left\n8.jpg,right\n9.jpg,right\n")
+    table = "\n".join(["path", *(f"photos/{i}.jpg" for i in range(10))])
+    (desk / "path/to/photos.csv").write_text(table)
     photo.save(desk / "a.jpg")
     photo.rotate(90).save(desk / "b.jpg")
     for part in ("train", "test"):

@@ -33,9 +33,9 @@ class ArrayImages:
     pixels: Tensor  # N×3×H×W uint8
     labels: Tensor | None = None  # N int64
     classes: list[str] = field(default_factory=list)
+    paths: list[Path] | None = None  # files that they were decoded from
     in_memory = True
     from_files = False
-    paths = None
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -47,7 +47,8 @@ class ArrayImages:
 
     def select(self, rows: Tensor) -> ArrayImages:
         """The same set with only these rows."""
-        return replace(self, pixels=self.pixels[rows], labels=select_labels(self.labels, rows))
+        paths = None if self.paths is None else [self.paths[row] for row in rows.tolist()]
+        return replace(self, pixels=self.pixels[rows], labels=select_labels(self.labels, rows), paths=paths)
 
     def fingerprint(self) -> str:
         """A short digest that changes when an image or a label does."""

@@ -29,6 +29,7 @@ from effssl.runtime.reading import read_arrays
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
+IN_MEMORY_BYTES = 1 << 31  # that they take there at most
 STAMPED = 4096  # bytes at the beginning and at the end of a file by which it is recognized
 IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
 TEST_NAMES = ("test",)
@@ -126,10 +127,7 @@ def _images(
     index = None
     if with_labels:
         index, classes = _folder_labels(root, images.paths, classes)
-    images = replace(images, labels=index, classes=classes or [])
-    one_size = bool((images.sizes == images.sizes[0]).all())
-    small = one_size and int(images.sizes[0].max()) <= IN_MEMORY_SIDE
-    return _in_memory(images, unreadable) if small else images
+    return keep_small(replace(images, labels=index, classes=classes or []), unreadable)
 
 
 def find_images(root: Path, unreadable: list[str], only: list[str] | None = None) -> FolderImages:
@@ -265,12 +263,21 @@ def as_listed(images: Images, path: Path) -> FolderImages:
     return FolderImages(paths, sizes, labels, classes)
 
 
-def _in_memory(images: FolderImages, unreadable: list[str]) -> ArrayImages:
+def keep_small(images: Images, unreadable: list[str]) -> Images:
+    """Small images of one size, decoded into memory if they fit; other images as they are."""
+    one_size = bool((images.sizes == images.sizes[0]).all())
+    small = one_size and int(images.sizes[0].max()) <= IN_MEMORY_SIDE
+    fit = 3 * int(images.sizes[0].prod()) * len(images) <= IN_MEMORY_BYTES
+    return _in_memory(images, unreadable) if small and fit else images
+
+
+def _in_memory(images: Images, unreadable: list[str]) -> ArrayImages:
     """Decode all images; those that cannot be decoded are added to `unreadable`."""
+    assert images.paths is not None
     keep, pixels = [], []
     for i, path in enumerate(images.paths):
         try:
-            pixels.append(np.asarray(decode(path)))
+            pixels.append(np.asarray(images.image(i)))
             keep.append(i)
         except OSError:
             unreadable.append(str(path))
@@ -278,4 +285,5 @@ def _in_memory(images: FolderImages, unreadable: list[str]) -> ArrayImages:
         raise RequestError(f"none of the {len(images)} images can be decoded, e.g. {images.paths[0]}")
     stack = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
     rows = torch.tensor(keep)
-    return ArrayImages(stack, select_labels(images.labels, rows), images.classes)
+    paths = [images.paths[i] for i in keep]
+    return ArrayImages(stack, select_labels(images.labels, rows), images.classes, paths)

@@ -81,7 +81,7 @@ class Images(Protocol):
 
     @property
     def paths(self) -> list[Path] | None:
-        """File of every image, which for a pack may be gone; None where images never had files."""
+        """File of every image, which for a pack or an archive is a name only; None where images never had files."""
 
     def __len__(self) -> int: ...
 

@@ -20,12 +20,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from effssl.data import open_data
 from effssl.data.dataset import Data
 from effssl.data.decoding import FORK, MARGIN, begin_worker, started
 from effssl.data.image_files import decode
 from effssl.data.images import Images
 from effssl.data.pack import FORMAT, check_pack, is_pack
+from effssl.data.sources import find_source, open_data
 from effssl.runtime.append_store import AppendStore, claim_folder
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import check_writable, write_atomically
@@ -45,12 +45,12 @@ def pack(
     classes: str = "",
     workers: int = -1,
 ) -> Path:
-    """Decode a folder of images once, so that training needs no decoding; repeated after an interruption, it resumes.
+    """Decode images once, so that training needs no decoding; repeated after an interruption, it resumes.
 
     Given a finished pack and no `out`, verify every image's checksum instead.
 
     Args:
-        folder: folder of images, or a finished pack to verify
+        folder: folder or table of images, or a finished pack to verify
         out: folder to create; default <folder>.pack
         short_side: larger images are resized to this many pixels on their shorter side; 0 keeps every size
         labels: as in pretrain: whether sub-folders are labels
@@ -60,7 +60,8 @@ def pack(
     root = Path(folder).expanduser()
     if is_pack(root) and out is None:
         return _verify(root)
-    if is_pack(root) or not root.is_dir():
+    source = find_source(str(folder))
+    if source is None or not source.encoded:
         raise RequestError(f"{folder} is not a folder of images")
     if short_side < 0:
         raise RequestError(f"short_side is {short_side}; it must be at least 0")
@@ -68,7 +69,8 @@ def pack(
     if target.resolve() == root.resolve() or root.resolve() in target.resolve().parents:
         raise RequestError(f"{target} is inside the folder to be packed; choose another --out")
     check_writable(target)
-    write_pack(open_data(str(root), labels, classes=classes), root, target, short_side, workers)
+    below = root if root.is_dir() else root.resolve().parent
+    write_pack(open_data(str(root), labels, classes=classes), below, target, short_side, workers)
     return target
 
 

@@ -12,9 +12,11 @@ from effssl.data.dataset import Data
 from effssl.data.digits import open_digits
 from effssl.data.folder import is_folder, open_folder
 from effssl.data.pack import is_pack, open_pack
+from effssl.data.table import is_table, open_table
 from effssl.runtime.errors import RequestError, did_you_mean
 
 NAMED = ("cifar10", "cifar100", "digits")
+FILES = "a pack, a table (.csv, .tsv, .parquet) or a .npy/.npz file"
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Source:
     accepts: Callable[[str], bool]
     open: Callable[..., Data]  # (spec, labels)
     by_class: bool = False  # its opener also takes `classes`, the class folders to read
+    encoded: bool = False  # its images are files, which `effssl pack` decodes
 
 
 SOURCES = (  # the first one that accepts a value opens it
@@ -31,8 +34,14 @@ SOURCES = (  # the first one that accepts a value opens it
     Source(lambda spec: spec in ("cifar10", "cifar100"), open_cifar),
     Source(is_array_file, open_arrays),
     Source(is_pack, open_pack),
-    Source(is_folder, open_folder, by_class=True),
+    Source(is_table, open_table, encoded=True),
+    Source(is_folder, open_folder, by_class=True, encoded=True),
 )
+
+
+def find_source(spec: str) -> Source | None:
+    """The source that opens a value of --data."""
+    return next((source for source in SOURCES if source.accepts(spec)), None)
 
 
 def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "") -> Data:
@@ -43,11 +52,11 @@ def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "
     (1437, 360, '3')
     """
     if not spec:
-        raise RequestError(f"--data is needed: {', '.join(NAMED)}, a folder of images, a pack or a .npy/.npz file")
-    source = next((source for source in SOURCES if source.accepts(spec)), None)
+        raise RequestError(f"--data is needed: {', '.join(NAMED)}, a folder of images, {FILES}")
+    source = find_source(spec)
     if source is None:
         if Path(spec).expanduser().exists():
-            raise RequestError(f"{spec} is neither a folder of images nor a .npy/.npz file")
+            raise RequestError(f"{spec} is neither a folder of images nor {FILES}")
         hint = did_you_mean(spec, NAMED)
         raise RequestError(f"no data set or folder named {spec!r}{hint}; known sets: {', '.join(NAMED)}")
     if classes and not source.by_class:
