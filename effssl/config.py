@@ -89,7 +89,7 @@ class Config:
     """One pretraining run, fully described. `config_type()` adds a field for the options of each term."""
 
     data: str = ""
-    """cifar10, cifar100, digits, a folder of images, a table of paths (.csv, .parquet), or a .npy/.npz file"""
+    """cifar10, cifar100, digits, a folder, table (.csv) or archive (.zip, .tar) of images, or a .npy/.npz file"""
     objective: str = DEFAULT_OBJECTIVE
     """a weighted sum of terms, e.g. byol+rotation or "simsiam + 0.2*rotation" """
     encoder: str = "small"

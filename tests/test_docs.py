@@ -94,6 +94,7 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "labels.csv").write_text("file,label\n0.jpg,left\n1.jpg,left\n8.jpg,right\n9.jpg,right\n")
     table = "\n".join(["path", *(f"photos/{i}.jpg" for i in range(10))])
     (desk / "path/to/photos.csv").write_text(table)
+    shutil.make_archive(str(desk / "path/to/photos"), "zip", desk / "path/to/photos")
     photo.save(desk / "a.jpg")
     photo.rotate(90).save(desk / "b.jpg")
     for part in ("train", "test"):

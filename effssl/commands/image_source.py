@@ -19,7 +19,7 @@ class ImageSource(EncoderSource):
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ""
     """run folder, weight file (.safetensors, .pt, .pth), torchvision model or timm:<name>"""
     data: str = ""
-    """folder of images, of any layout; or a pack, a table, an array file, cifar10 …: train, then test images"""
+    """folder of images, of any layout; or a pack, table, archive, array file, cifar10 …: train, then test images"""
     labels: Literal["auto", "folders", "none"] = "auto"
     """sub-folders are labels: auto only in a train/–val/ or train/–test/ layout"""
     batch: int = 256

@@ -19,7 +19,7 @@ def pack(
     Given a finished pack instead, verify every image's checksum.
 
     Args:
-        folder: folder or table of images, or a finished pack to verify
+        folder: folder, table or archive of images, or a finished pack to verify
         out: folder to create; default FOLDER.pack
         short_side: larger images are resized to this many pixels on their shorter side; 0 keeps every size
         labels: sub-folders are labels: auto only in a train/–val/ or train/–test/ layout

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -56,7 +56,39 @@ def started(loader: DataLoader) -> Iterator[Any]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def crop_files(paths: list[Path], sizes: Tensor, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
+class EncodedFiles(Protocol):
+    """Image files by row, on the disk or inside archives; a worker process gets a copy."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, row: int) -> str:
+        """What messages call a file."""
+
+    def content(self, row: int) -> Path | bytes:
+        """A file's path or its bytes; raises OSError if it cannot be read."""
+
+
+class DiskFiles:
+    """Image files of their own."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = np.array([os.fsencode(path) for path in paths])  # one buffer, not a list copied on fork
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, row: int) -> str:
+        """What messages call a file."""
+        return os.fsdecode(self.paths[row])
+
+    def content(self, row: int) -> Path:
+        """A file's path."""
+        return Path(os.fsdecode(self.paths[row]))
+
+
+def crop_files(
+    files: EncodedFiles, sizes: Tensor, requests: Iterable[CropRequest], reading: Reading
+) -> Iterator[Crops]:
     """Let workers decode and crop files; flipping and scaling to [0, 1] happen on the device.
 
     sizes: N×2, height and width as displayed. A file that cannot be decoded is reported once.
@@ -64,7 +96,7 @@ def crop_files(paths: list[Path], sizes: Tensor, requests: Iterable[CropRequest]
     workers = worker_count(reading.workers)
     sampler = _Requests(requests)
     loader: DataLoader = DataLoader(
-        _FileCrops(paths, sizes, reading.filter),
+        _FileCrops(files, sizes, reading.filter),
         multiprocessing_context=FORK if workers else None,
         batch_sampler=sampler,
         num_workers=workers,
@@ -112,20 +144,19 @@ class _Requests:
 class _FileCrops(Dataset):
     """Worker side: decode a file once, crop all its boxes, resize them antialiased."""
 
-    def __init__(self, paths: list[Path], sizes: Tensor, filter: str) -> None:
-        self.paths = np.array([os.fsencode(path) for path in paths])  # one buffer, not a list copied on fork
+    def __init__(self, files: EncodedFiles, sizes: Tensor, filter: str) -> None:
+        self.files = files
         self.sizes = sizes
         self.filter = RESAMPLE[filter]
 
     def __getitem__(self, item: tuple[int, Boxes]) -> list[np.ndarray] | str:
         """Crops per group, V×3×S×S; or what is wrong with the file."""
         row, groups = item
-        path = os.fsdecode(self.paths[row])
         needed = max(side / max(1, min(box[2:])) for side, boxes in groups for box in boxes)
         try:
-            image = decode(Path(path), MARGIN * needed)
+            image = decode(self.files.content(row), MARGIN * needed)
         except OSError as error:
-            return f"{path}: {error}"
+            return f"{self.files.name(row)}: {error}"
         scale = image.height / int(self.sizes[row, 0]), image.width / int(self.sizes[row, 1])
         return [np.stack([self._crop(image, box, scale, side) for box in boxes]) for side, boxes in groups]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from effssl.data.arrays import ArrayImages
 from effssl.data.dataset import Data
-from effssl.data.decoding import crop_files
+from effssl.data.decoding import DiskFiles, crop_files
 from effssl.data.image_files import decode, displayed_size
 from effssl.data.images import CropRequest, Crops, Images, Reading, hex_digest, select_labels
 from effssl.runtime.errors import RequestError
@@ -62,13 +62,17 @@ class FolderImages:
             digest.update(f"{path.parent.name}/{path.name} {size}\n".encode("utf-8", "surrogateescape"))
         return hex_digest(digest, self.labels)
 
+    def files(self) -> DiskFiles:
+        """The files as workers read them."""
+        return DiskFiles(self.paths)
+
     def image(self, row: int) -> Image.Image:
         """One whole image."""
         return decode(self.paths[row])
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order; workers decode some batches ahead."""
-        return crop_files(self.paths, self.sizes, requests, reading)
+        return crop_files(self.files(), self.sizes, requests, reading)
 
 
 def is_folder(spec: str) -> bool:
@@ -273,17 +277,18 @@ def keep_small(images: Images, unreadable: list[str]) -> Images:
 
 def _in_memory(images: Images, unreadable: list[str]) -> ArrayImages:
     """Decode all images; those that cannot be decoded are added to `unreadable`."""
-    assert images.paths is not None
+    files = images.paths
+    assert files is not None
     keep, pixels = [], []
-    for i, path in enumerate(images.paths):
+    for i, path in enumerate(files):
         try:
             pixels.append(np.asarray(images.image(i)))
             keep.append(i)
         except OSError:
             unreadable.append(str(path))
     if not keep:
-        raise RequestError(f"none of the {len(images)} images can be decoded, e.g. {images.paths[0]}")
+        raise RequestError(f"none of the {len(images)} images can be decoded, e.g. {files[0]}")
     stack = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
     rows = torch.tensor(keep)
-    paths = [images.paths[i] for i in keep]
+    paths = [files[i] for i in keep]
     return ArrayImages(stack, select_labels(images.labels, rows), images.classes, paths)

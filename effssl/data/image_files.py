@@ -1,7 +1,8 @@
-"""One image file: its size as displayed, and its pixels as upright RGB."""
+"""One image file, or its bytes: its size as displayed, and its pixels as upright RGB."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,12 @@ ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
+def opened(source: Path | bytes) -> Iterator[Image.Image]:
     """Open an image file; whatever is wrong with it raises OSError."""
     try:
-        check_regular(path)
-        with Image.open(path, formats=FORMATS) as image:
+        if isinstance(source, Path):
+            check_regular(source)
+        with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=FORMATS) as image:
             yield image
     except (OSError, Stopped):
         raise
@@ -30,10 +32,10 @@ def opened(path: Path) -> Iterator[Image.Image]:
         raise OSError(f"{type(error).__name__}: {error}") from None
 
 
-def displayed_size(path: Path) -> tuple[int, int] | None:
+def displayed_size(source: Path | bytes) -> tuple[int, int] | None:
     """Height and width after EXIF orientation, from the header alone; None if the file is not an image."""
     try:
-        with opened(path) as image:
+        with opened(source) as image:
             width, height = image.size
             swap = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
             return (width, height) if swap else (height, width)
@@ -41,9 +43,9 @@ def displayed_size(path: Path) -> tuple[int, int] | None:
         return None
 
 
-def decode(path: Path, shrink: float = 1.0) -> Image.Image:
+def decode(source: Path | bytes, shrink: float = 1.0) -> Image.Image:
     """Decode an image file as upright RGB; a JPEG may come out smaller, but not below `shrink` times its size."""
-    with opened(path) as image:
+    with opened(source) as image:
         if shrink < 1:
             image.draft("RGB", (int(image.width * shrink) + 1, int(image.height * shrink) + 1))
         return upright_rgb(image)

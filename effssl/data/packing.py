@@ -10,6 +10,7 @@ import io
 import json
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from effssl.data.dataset import Data
-from effssl.data.decoding import FORK, MARGIN, begin_worker, started
+from effssl.data.decoding import FORK, MARGIN, EncodedFiles, begin_worker, started
 from effssl.data.image_files import decode
-from effssl.data.images import Images
 from effssl.data.pack import FORMAT, check_pack, is_pack
+from effssl.data.parts import EncodedImages
 from effssl.data.sources import find_source, open_data
 from effssl.runtime.append_store import AppendStore, claim_folder
 from effssl.runtime.errors import RequestError, RunFailed
@@ -50,7 +51,7 @@ def pack(
     Given a finished pack and no `out`, verify every image's checksum instead.
 
     Args:
-        folder: folder or table of images, or a finished pack to verify
+        folder: folder, table or archive of images, or a finished pack to verify
         out: folder to create; default <folder>.pack
         short_side: larger images are resized to this many pixels on their shorter side; 0 keeps every size
         labels: as in pretrain: whether sub-folders are labels
@@ -87,7 +88,7 @@ class _PackPlan:
     """What is packed: the images of each split, below a root folder, and the size they get."""
 
     root: Path
-    splits: dict[str, Images]
+    splits: dict[str, EncodedImages]
     short_side: int
 
     def record(self) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class _PackPlan:
 def write_pack(data: Data, root: Path, out: Path, short_side: int, workers: int) -> None:
     """Decode all splits of an opened folder into `out`, resuming an earlier attempt."""
     splits = {"train": data.train, "test": data.test, "validation": data.held_out}
-    folders = {name: images for name, images in splits.items() if images is not None and images.from_files}
+    folders = {name: images for name, images in splits.items() if isinstance(images, EncodedImages)}
     if any(images is not None and name not in folders for name, images in splits.items()):
         raise RequestError(f"{data.name} is small enough to be kept in memory; there is nothing to pack")
     if (out / "pack.json").is_file():
@@ -130,31 +131,33 @@ def resized_sizes(sizes: torch.Tensor, short_side: int) -> torch.Tensor:
 class _DecodedImages(Dataset):
     """Worker side: an image as height×3×width, or an error message."""
 
-    def __init__(self, paths: list[Path], sizes: torch.Tensor, short_side: int) -> None:
-        self.paths = np.array([os.fsencode(path) for path in paths])  # one buffer, not a list copied on fork
+    def __init__(self, files: Sequence[EncodedFiles], sizes: torch.Tensor, short_side: int) -> None:
+        self.files = files  # of each split
+        self.ends = np.cumsum([len(part) for part in files])
         self.sizes = resized_sizes(sizes, short_side).numpy()
         self.scales = (self.sizes[:, 0] / sizes[:, 0].numpy()).tolist()
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.sizes)
 
     def __getitem__(self, row: int) -> np.ndarray | str:
-        path = Path(os.fsdecode(self.paths[row]))
+        split = int(np.searchsorted(self.ends, row, "right"))
+        files, place = self.files[split], row - int(self.ends[split]) + len(self.files[split])
         height, width = self.sizes[row].tolist()
         try:
-            image = decode(path, MARGIN * self.scales[row])
+            image = decode(files.content(place), MARGIN * self.scales[row])
             if image.size != (width, height):
                 image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
         except OSError as error:
-            return f"{path}: {error}"
+            return f"{files.name(place)}: {error}"
         return np.ascontiguousarray(np.asarray(image).transpose(0, 2, 1))
 
 
 def _write_pixels(out: Path, plan: _PackPlan, workers: int) -> np.ndarray:
     """Append the pixels of all images that an earlier attempt has not written; the records of all."""
-    folders = plan.splits.values()
-    paths = [path for images in folders for path in images.paths or []]
-    images = _DecodedImages(paths, torch.cat([images.sizes for images in folders]), plan.short_side)
+    splits = plan.splits.values()
+    files = [images.files() for images in splits]
+    images = _DecodedImages(files, torch.cat([images.sizes for images in splits]), plan.short_side)
     if (out / "pixels.bin").exists():  # the earlier attempt was stopped between its last two steps
         os.replace(out / "pixels.bin", out / "pixels.part")
     with AppendStore(out / "pixels.part", out / "index.part", RECORD, _total) as store:

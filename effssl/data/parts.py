@@ -8,17 +8,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from effssl.data.archive import ArchiveImages
 from effssl.data.dataset import Data
 from effssl.data.folder import TEST_NAMES, VALIDATION_NAMES, FolderImages, keep_small
 from effssl.data.images import Images
 from effssl.runtime.errors import RequestError
 
 SPLITS = {"train": "train"} | dict.fromkeys(TEST_NAMES, "test") | dict.fromkeys(VALIDATION_NAMES, "val")
+EncodedImages = FolderImages | ArchiveImages
 
 
 def divide(
     name: str,
-    images: FolderImages,
+    images: EncodedImages,
     labels: Sequence[str] | None,
     splits: Sequence[str] | None,
     unreadable: list[str],

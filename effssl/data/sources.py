@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from effssl.data.archive_folder import is_archive, open_archive
 from effssl.data.arrays import is_array_file, open_arrays
 from effssl.data.cifar import open_cifar
 from effssl.data.dataset import Data
@@ -16,7 +17,7 @@ from effssl.data.table import is_table, open_table
 from effssl.runtime.errors import RequestError, did_you_mean
 
 NAMED = ("cifar10", "cifar100", "digits")
-FILES = "a pack, a table (.csv, .tsv, .parquet) or a .npy/.npz file"
+FILES = "a pack, a table (.csv, .tsv, .parquet), an archive (.zip, .tar) or a .npy/.npz file"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ SOURCES = (  # the first one that accepts a value opens it
     Source(is_array_file, open_arrays),
     Source(is_pack, open_pack),
     Source(is_table, open_table, encoded=True),
+    Source(is_archive, open_archive, encoded=True),
     Source(is_folder, open_folder, by_class=True, encoded=True),
 )
 

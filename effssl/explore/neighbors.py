@@ -67,8 +67,9 @@ def neighbors(
         raise RequestError(f"k is {k}; it must be at least 1")
     if features is None:  # a missing file is reported before anything slow
         for file in queries:
-            if isinstance(file, Path) or (isinstance(file, str) and not file.isdigit()):
-                _check_exists(Path(file).expanduser())
+            named = isinstance(file, Path) or (isinstance(file, str) and not file.isdigit())
+            if named and not any(parent.is_file() for parent in Path(str(file)).expanduser().parents):  # no archive
+                _check_exists(Path(str(file)).expanduser())
     embedding = load_embedding(run if features is None else None, data, features, options)
     rows = _rows_of(queries, embedding)
     x = _query_features(run, queries, rows, embedding, options)

@@ -140,10 +140,10 @@ def _known_paths(run: RunFolder) -> list[Path]:
 
 def _open_data(run: RunFolder) -> Data:
     """The run's data set with exactly the images it was trained on, even if files were added since."""
-    from effssl.data.folder import as_listed
+    from effssl.data.folder import FolderImages, as_listed
 
     data, listed = open_run_data(run), run.folder / "images.npz"
-    if data.train.from_files and listed.is_file():
+    if isinstance(data.train, FolderImages) and listed.is_file():
         return replace(data, train=as_listed(data.train, listed))
     return data
 

@@ -13,7 +13,7 @@ import torch
 
 from effssl.config import differences
 from effssl.data import NAMED, Data, open_data
-from effssl.data.folder import as_listed, write_list
+from effssl.data.folder import FolderImages, as_listed, write_list
 from effssl.network.options import patch_filters
 from effssl.network.start import StartingWeights
 from effssl.recipes.budgets import parse_budget
@@ -296,7 +296,7 @@ def create_run(claim: ClaimedFolder, plan: Plan, data: Data, journal: Journal) -
     if claim.run is None and rank() == 0:
         RunFolder.create(claim.folder, plan.config)
     listed = claim.folder / "images.npz"
-    if rank() == 0 and data.train.from_files and not listed.is_file():
+    if rank() == 0 and isinstance(data.train, FolderImages) and not listed.is_file():
         write_list(data.train, listed)
     barrier()
     run = RunFolder(claim.folder)
@@ -322,7 +322,7 @@ def open_images(plan: Plan, claim: ClaimedFolder) -> Data:
     config = plan.config
     data = open_data(config.data, config.labels, config.subset, config.classes)
     listed = claim.folder / "images.npz"
-    if claim.run is not None and data.train.from_files and listed.is_file():
+    if claim.run is not None and isinstance(data.train, FolderImages) and listed.is_file():
         return dataclasses.replace(data, train=as_listed(data.train, listed))
     return data
 

@@ -1,0 +1,230 @@
+"""Images inside zip and tar files, read in place: nothing is unpacked, and no name leads out of the archive."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from effssl.data.decoding import crop_files
+from effssl.data.image_files import decode, displayed_size
+from effssl.data.images import CropRequest, Crops, Reading, hex_digest, select_labels
+from effssl.runtime.errors import RequestError, Stopped
+from effssl.runtime.progress import progress_bar
+from effssl.runtime.reading import check_regular, describe
+
+PLAIN, STORED, DEFLATED = range(3)  # a member of a tar; of a zip, as it is or compressed
+MEMBER = np.dtype(
+    [("archive", "<i4"), ("kind", "u1"), ("offset", "<i8"), ("packed", "<i8"), ("length", "<i8"), ("crc", "<u4")]
+)  # crc: of a zip's member, by its directory; of a tar's, of its beginning
+LARGEST = 1 << 30  # bytes of a member that is read
+BEGINNING = 1 << 16  # bytes in which the size of a JPEG is found
+BLOCK = 4096  # members that threads examine at a time: futures of all would take much memory
+LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip's member: signature, length of its name, of its extra field
+
+Found = tuple[str, int, int, int, int, int]  # name, kind, offset, packed, length, crc; kind −1: cannot be read
+
+
+@dataclass(frozen=True)
+class Members:
+    """Files inside archives: where each begins, how long it is. Arrays, so that a million of them stay small."""
+
+    archives: list[Path]
+    table: np.ndarray  # N of MEMBER
+    names: np.ndarray  # N bytes: the path inside the archive
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def pick(self, rows: np.ndarray) -> Members:
+        """Some of them."""
+        return replace(self, table=self.table[rows], names=self.names[rows])
+
+    def inside(self, row: int) -> PurePosixPath:
+        """The path inside the archive."""
+        return PurePosixPath(os.fsdecode(self.names[row]))
+
+    def path(self, row: int) -> Path:
+        """The archive and the path inside it; no such file exists."""
+        return self.archives[self.table["archive"][row]] / self.inside(row)
+
+    def name(self, row: int) -> str:
+        """What messages call a file."""
+        return str(self.path(row))
+
+    def content(self, row: int) -> bytes:
+        """A file's bytes; raises OSError if they cannot be read."""
+        member = self.table[row]
+        content = self._read(row, int(member["packed"]))
+        if member["kind"] == DEFLATED:
+            try:  # never more than the directory says, whatever the bytes expand to
+                content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, max(1, int(member["length"])))
+            except zlib.error as error:
+                raise OSError(f"its compressed bytes are damaged ({error})") from None
+        if member["kind"] != PLAIN and zlib.crc32(content) != member["crc"]:
+            raise OSError("its checksum does not fit")
+        return content
+
+    def beginning(self, row: int) -> bytes:
+        """The first bytes of a file; all of one that is compressed."""
+        if self.table["kind"][row] == DEFLATED:
+            return self.content(row)
+        return self._read(row, min(BEGINNING, int(self.table["packed"][row])))
+
+    def _read(self, row: int, count: int) -> bytes:
+        member = self.table[row]
+        with self.archives[member["archive"]].open("rb") as file:  # a handle of its own: threads, processes share none
+            file.seek(int(member["offset"]))
+            content = file.read(count)
+        if len(content) < count:
+            raise OSError("the archive ends before it")
+        return content
+
+
+@dataclass(frozen=True)
+class ArchiveImages:
+    """Images of any size inside archives, decoded each time they are read."""
+
+    members: Members
+    sizes: Tensor  # N×2 int64: height, width as displayed
+    labels: Tensor | None = None
+    classes: list[str] = field(default_factory=list)
+    in_memory = False
+    from_files = True
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """Archive and name of every image."""
+        return [self.members.path(row) for row in range(len(self))]
+
+    def files(self) -> Members:
+        """The files as workers read them."""
+        return self.members
+
+    def select(self, rows: Tensor) -> ArchiveImages:
+        """The same set with only these rows."""
+        members = self.members.pick(rows.numpy())
+        return replace(self, members=members, sizes=self.sizes[rows], labels=select_labels(self.labels, rows))
+
+    def fingerprint(self) -> str:
+        """A short digest of the files' names, lengths, checksums and labels."""
+        digest = hashlib.blake2b(digest_size=8)
+        for name, length, crc in zip(
+            self.members.names.tolist(), *(self.members.table[key].tolist() for key in ("length", "crc")), strict=True
+        ):
+            digest.update(name + f" {length} {crc}\n".encode())
+        return hex_digest(digest, self.labels)
+
+    def image(self, row: int) -> Image.Image:
+        """One whole image."""
+        return decode(self.members.content(row))
+
+    def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
+        """The crops of each request, in order; workers decode some batches ahead."""
+        return crop_files(self.members, self.sizes, requests, reading)
+
+
+def read_members(archives: list[Path], suffixes: tuple[str, ...], unreadable: list[str]) -> Members:
+    """All files of archives with one of these suffixes, by name; what cannot be read is added to `unreadable`."""
+    names: list[bytes] = []
+    rows: list[tuple[int, ...]] = []
+    for number, archive in enumerate(archives):
+        size, found = _size_of(archive), []
+        for name, kind, offset, packed, length, crc in _scan(archive):
+            path = PurePosixPath(name)
+            if not path.name.lower().endswith(suffixes) or path.name.startswith("."):
+                continue
+            outside = path.is_absolute() or ".." in path.parts
+            if kind < 0 or outside or max(packed, length) > LARGEST or offset + packed > size:
+                unreadable.append(f"{archive}: {name}")
+            else:
+                found.append((os.fsencode(str(path)), (number, kind, offset, packed, length, crc)))
+        for inside, row in sorted(found):
+            names.append(inside)
+            rows.append(row)
+    return Members(archives, np.array(rows, MEMBER), np.array(names, "S"))
+
+
+def find_images(members: Members, unreadable: list[str]) -> tuple[ArchiveImages, np.ndarray]:
+    """The members that are images, and their rows; the others are added to `unreadable`."""
+    sizes = np.zeros((len(members), 2), np.int64)
+
+    def examine(row: int) -> tuple[tuple[int, int] | None, int]:
+        try:
+            beginning = members.beginning(row)
+            size = displayed_size(beginning) if beginning.startswith(b"\xff\xd8") else None
+            return size or displayed_size(members.content(row)), zlib.crc32(beginning)
+        except OSError:
+            return None, 0
+
+    table = members.table.copy()
+    with ThreadPoolExecutor() as pool, progress_bar(f"reading {len(members)} image sizes", len(members)) as advance:
+        for start in range(0, len(members), BLOCK):
+            rows = range(start, min(start + BLOCK, len(members)))
+            for row, (size, crc) in zip(rows, pool.map(examine, rows), strict=True):
+                sizes[row] = size or (0, 0)
+                if table["kind"][row] == PLAIN:
+                    table["crc"][row] = crc
+            advance(len(rows))
+    good = np.flatnonzero(sizes[:, 0])
+    unreadable += [members.name(row) for row in np.flatnonzero(sizes[:, 0] == 0).tolist()]
+    if not len(good):
+        raise RequestError(f"none of the {len(members)} image files can be read, e.g. {unreadable[0]}")
+    return ArchiveImages(replace(members, table=table).pick(good), torch.from_numpy(sizes[good])), good
+
+
+def _size_of(archive: Path) -> int:
+    try:
+        check_regular(archive)
+        return archive.stat().st_size
+    except OSError as error:
+        raise RequestError(f"{archive} cannot be read: {describe(error)}") from None
+
+
+def _scan(archive: Path) -> Iterator[Found]:
+    try:
+        yield from _scan_zip(archive) if zipfile.is_zipfile(archive) else _scan_tar(archive)
+    except (RequestError, Stopped, GeneratorExit):
+        raise
+    except Exception as error:  # damaged archives raise anything: BadZipFile, struct.error, UnicodeDecodeError …
+        raise RequestError(f"{archive} is not a zip or tar file that can be read: {describe(error)}") from None
+
+
+def _scan_zip(archive: Path) -> Iterator[Found]:
+    kinds = {zipfile.ZIP_STORED: STORED, zipfile.ZIP_DEFLATED: DEFLATED}
+    with zipfile.ZipFile(archive) as directory, archive.open("rb") as file:
+        for member in directory.infolist():
+            if member.is_dir():
+                continue
+            kind = -1 if member.flag_bits & 1 else kinds.get(member.compress_type, -1)  # 1: encrypted
+            file.seek(member.header_offset)
+            signature, name, extra = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+            if signature != b"PK\x03\x04":
+                kind = -1
+            offset = member.header_offset + LOCAL_HEADER.size + name + extra
+            yield member.filename, kind, offset, member.compress_size, member.file_size, member.CRC
+
+
+def _scan_tar(archive: Path) -> Iterator[Found]:
+    with tarfile.open(archive, "r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # it would keep an object for each
+            if not member.isdir():
+                plain = member.isreg() and not member.issparse()  # a link could lead anywhere
+                yield member.name, PLAIN if plain else -1, member.offset_data, member.size, member.size, 0
