@@ -12,6 +12,7 @@ import importlib
 import re
 import shlex
 import shutil
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +96,11 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = "\n".join(["path", *(f"photos/{i}.jpg" for i in range(10))])
     (desk / "path/to/photos.csv").write_text(table)
     shutil.make_archive(str(desk / "path/to/photos"), "zip", desk / "path/to/photos")
+    (desk / "path/to/shards").mkdir()
+    for i in range(2):
+        with tarfile.open(desk / f"path/to/shards/train-000{i}.tar", "w") as shard:
+            for j in range(5 * i, 5 * i + 5):
+                shard.add(desk / f"path/to/photos/{j}.jpg", f"{j}.jpg")
     photo.save(desk / "a.jpg")
     photo.rotate(90).save(desk / "b.jpg")
     for part in ("train", "test"):

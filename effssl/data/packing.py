@@ -27,6 +27,7 @@ from effssl.data.image_files import decode
 from effssl.data.pack import FORMAT, check_pack, is_pack
 from effssl.data.parts import EncodedImages
 from effssl.data.sources import find_source, open_data
+from effssl.data.webdataset import is_shards
 from effssl.runtime.append_store import AppendStore, claim_folder
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import check_writable, write_atomically
@@ -64,6 +65,8 @@ def pack(
     source = find_source(str(folder))
     if source is None or not source.encoded:
         raise RequestError(f"{folder} is not a folder of images")
+    if out is None and not root.exists() and is_shards(str(folder)):
+        raise RequestError(f"--out is needed: a folder for the pack of {folder}")
     if short_side < 0:
         raise RequestError(f"short_side is {short_side}; it must be at least 0")
     target = Path(out).expanduser() if out else root.resolve().with_name(f"{root.resolve().name}.pack")

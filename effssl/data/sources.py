@@ -14,10 +14,11 @@ from effssl.data.digits import open_digits
 from effssl.data.folder import is_folder, open_folder
 from effssl.data.pack import is_pack, open_pack
 from effssl.data.table import is_table, open_table
+from effssl.data.webdataset import is_shards, open_shards
 from effssl.runtime.errors import RequestError, did_you_mean
 
 NAMED = ("cifar10", "cifar100", "digits")
-FILES = "a pack, a table (.csv, .tsv, .parquet), an archive (.zip, .tar) or a .npy/.npz file"
+FILES = "a pack, a table (.csv, .tsv, .parquet), an archive (.zip, .tar), WebDataset shards or a .npy/.npz file"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ SOURCES = (  # the first one that accepts a value opens it
     Source(is_array_file, open_arrays),
     Source(is_pack, open_pack),
     Source(is_table, open_table, encoded=True),
+    Source(is_shards, open_shards, encoded=True),
     Source(is_archive, open_archive, encoded=True),
     Source(is_folder, open_folder, by_class=True, encoded=True),
 )
