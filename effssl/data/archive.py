@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from effssl.data.images import CropRequest, Crops, Reading, hex_digest, select_l
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.progress import progress_bar
 from effssl.runtime.reading import check_regular, describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PLAIN, STORED, DEFLATED = range(3)  # a member of a tar; of a zip, as it is or compressed
 MEMBER = np.dtype(
@@ -84,6 +88,12 @@ class Members:
             return self.content(row)
         return self._read(row, min(BEGINNING, int(self.table["packed"][row])))
 
+    def records(self) -> Iterator[bytes]:
+        """Of each file, its name, length and checksum."""
+        columns = (self.table[key].tolist() for key in ("length", "crc"))
+        for name, length, crc in zip(self.names.tolist(), *columns, strict=True):
+            yield name + f" {length} {crc}\n".encode()
+
     def _read(self, row: int, count: int) -> bytes:
         member = self.table[row]
         with self.archives[member["archive"]].open("rb") as file:  # a handle of its own: threads, processes share none
@@ -94,11 +104,35 @@ class Members:
         return content
 
 
+class StoredFiles(Protocol):
+    """Image files inside something larger, as `Members` and the rows of a Hugging Face data set are."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, row: int) -> str:
+        """What messages call a file."""
+
+    def content(self, row: int) -> Path | bytes:
+        """A file's path or its bytes; raises OSError if it cannot be read."""
+
+    def path(self, row: int) -> Path:
+        """What it is stored in, and its name there."""
+
+    def pick(self, rows: np.ndarray) -> Self:
+        """Some of them."""
+
+    def records(self) -> Iterator[bytes]:
+        """Of each file, what changes when its name or content does."""
+
+
+Files = TypeVar("Files", bound=StoredFiles)
+
+
 @dataclass(frozen=True)
-class ArchiveImages:
+class ArchiveImages(Generic[Files]):
     """Images of any size inside archives, decoded each time they are read."""
 
-    members: Members
+    members: Files
     sizes: Tensor  # N×2 int64: height, width as displayed
     labels: Tensor | None = None
     classes: list[str] = field(default_factory=list)
@@ -113,11 +147,11 @@ class ArchiveImages:
         """Archive and name of every image."""
         return [self.members.path(row) for row in range(len(self))]
 
-    def files(self) -> Members:
+    def files(self) -> Files:
         """The files as workers read them."""
         return self.members
 
-    def select(self, rows: Tensor) -> ArchiveImages:
+    def select(self, rows: Tensor) -> ArchiveImages[Files]:
         """The same set with only these rows."""
         members = self.members.pick(rows.numpy())
         return replace(self, members=members, sizes=self.sizes[rows], labels=select_labels(self.labels, rows))
@@ -125,10 +159,8 @@ class ArchiveImages:
     def fingerprint(self) -> str:
         """A short digest of the files' names, lengths, checksums and labels."""
         digest = hashlib.blake2b(digest_size=8)
-        for name, length, crc in zip(
-            self.members.names.tolist(), *(self.members.table[key].tolist() for key in ("length", "crc")), strict=True
-        ):
-            digest.update(name + f" {length} {crc}\n".encode())
+        for record in self.members.records():
+            digest.update(record)
         return hex_digest(digest, self.labels)
 
     def image(self, row: int) -> Image.Image:
@@ -161,7 +193,7 @@ def read_members(archives: list[Path], suffixes: tuple[str, ...], unreadable: li
     return Members(archives, np.array(rows, MEMBER), np.array(names, "S"))
 
 
-def find_images(members: Members, unreadable: list[str]) -> tuple[ArchiveImages, np.ndarray]:
+def find_images(members: Members, unreadable: list[str]) -> tuple[ArchiveImages[Members], np.ndarray]:
     """The members that are images, and their rows; the others are added to `unreadable`."""
     sizes = np.zeros((len(members), 2), np.int64)
 

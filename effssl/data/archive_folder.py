@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from effssl.data.archive import ArchiveImages, find_images, read_members
+from effssl.data.archive import ArchiveImages, Members, find_images, read_members
 from effssl.data.dataset import Data
 from effssl.data.folder import SUFFIXES
 from effssl.data.parts import SPLITS, divide
@@ -40,7 +40,7 @@ def open_archive(spec: str, labels: str = "auto") -> Data:
     return divide_folders(path.stem, images, labels, unreadable)
 
 
-def divide_folders(name: str, images: ArchiveImages, labels: str, unreadable: list[str]) -> Data:
+def divide_folders(name: str, images: ArchiveImages[Members], labels: str, unreadable: list[str]) -> Data:
     """train/ beside val/ or test/ splits an archive, and then sub-folders are labels; else on request."""
     places = [images.members.inside(row).parts for row in range(len(images))]
     top, depth = places[0][0], min(map(len, places))

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from effssl.data.dataset import Data
 from effssl.data.decoding import FORK, MARGIN, EncodedFiles, begin_worker, started
+from effssl.data.hub import is_hub
 from effssl.data.image_files import decode
 from effssl.data.pack import FORMAT, check_pack, is_pack
 from effssl.data.parts import EncodedImages
@@ -65,7 +66,7 @@ def pack(
     source = find_source(str(folder))
     if source is None or not source.encoded:
         raise RequestError(f"{folder} is not a folder of images")
-    if out is None and not root.exists() and is_shards(str(folder)):
+    if out is None and not root.exists() and (is_shards(str(folder)) or is_hub(str(folder))):
         raise RequestError(f"--out is needed: a folder for the pack of {folder}")
     if short_side < 0:
         raise RequestError(f"short_side is {short_side}; it must be at least 0")
@@ -74,7 +75,7 @@ def pack(
         raise RequestError(f"{target} is inside the folder to be packed; choose another --out")
     check_writable(target)
     below = root if root.is_dir() else root.resolve().parent
-    write_pack(open_data(str(root), labels, classes=classes), below, target, short_side, workers)
+    write_pack(open_data(str(folder), labels, classes=classes), below, target, short_side, workers)
     return target
 
 

@@ -12,13 +12,14 @@ from effssl.data.cifar import open_cifar
 from effssl.data.dataset import Data
 from effssl.data.digits import open_digits
 from effssl.data.folder import is_folder, open_folder
+from effssl.data.hub import PREFIX, is_hub, open_hub
 from effssl.data.pack import is_pack, open_pack
 from effssl.data.table import is_table, open_table
 from effssl.data.webdataset import is_shards, open_shards
 from effssl.runtime.errors import RequestError, did_you_mean
 
 NAMED = ("cifar10", "cifar100", "digits")
-FILES = "a pack, a table (.csv, .tsv, .parquet), an archive (.zip, .tar), WebDataset shards or a .npy/.npz file"
+FILES = "a pack, a table (.csv, .tsv, .parquet), an archive (.zip, .tar), WebDataset shards, hf:<folder> or a .npy/.npz file"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Source:
 SOURCES = (  # the first one that accepts a value opens it
     Source(lambda spec: spec == "digits", open_digits),
     Source(lambda spec: spec in ("cifar10", "cifar100"), open_cifar),
+    Source(is_hub, open_hub, encoded=True),
     Source(is_array_file, open_arrays),
     Source(is_pack, open_pack),
     Source(is_table, open_table, encoded=True),
@@ -41,6 +43,14 @@ SOURCES = (  # the first one that accepts a value opens it
     Source(is_archive, open_archive, encoded=True),
     Source(is_folder, open_folder, by_class=True, encoded=True),
 )
+
+
+def absolute(spec: str) -> str:
+    """A value of --data that means the same from every working folder."""
+    if spec in NAMED:
+        return spec
+    prefix = PREFIX if is_hub(spec) else ""
+    return prefix + str(Path(spec.removeprefix(prefix)).expanduser().resolve())
 
 
 def find_source(spec: str) -> Source | None:

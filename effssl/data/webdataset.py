@@ -47,7 +47,7 @@ FIRST = 16  # members that show whether a single tar is a shard
 class ShardIndex:
     """The images of shards, the label of each or None where there are none, and files that cannot be read."""
 
-    images: ArchiveImages
+    images: ArchiveImages[Members]
     labels: list[str] | None
     unreadable: list[str]
 
@@ -92,7 +92,7 @@ def open_shards(spec: str, labels: str = "auto") -> Data:
     return divide(name, index.images, None if labels == "none" else index.labels, splits, index.unreadable)
 
 
-def _splits(shards: list[Path], images: ArchiveImages) -> list[str] | None:
+def _splits(shards: list[Path], images: ArchiveImages[Members]) -> list[str] | None:
     """The split of each image, where the first word of every shard's name is one and not all are the same."""
     words = [re.split(r"[^a-z]", path.name.lower())[0] for path in shards]
     if not all(word in SPLITS for word in words) or len({SPLITS[word] for word in words}) == 1:

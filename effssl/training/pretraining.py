@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from effssl.config import differences
-from effssl.data import NAMED, Data, open_data
+from effssl.data import Data, open_data
 from effssl.data.folder import FolderImages, as_listed, write_list
+from effssl.data.sources import absolute
 from effssl.network.options import patch_filters
 from effssl.network.start import StartingWeights
 from effssl.recipes.budgets import parse_budget
@@ -193,8 +194,7 @@ def fit_to_data(plan: Plan, data: Data, before: RunFolder | None = None) -> Plan
     `before` is the run that is resumed.
     """
     config, images = plan.config, data.train
-    if config.data not in NAMED:
-        config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
+    config = dataclasses.replace(config, data=absolute(config.data))
     if config.image_size == 0:
         photographs = (plan.start.image_size if plan.start else 0) or FOLDER_SIZE
         if before is not None and config.start_from:
