@@ -1,4 +1,4 @@
-"""Where images come from: `open_data("cifar10")`, a folder, an array file, a pack or the embedded digits."""
+"""Where images come from: `open_data("cifar10")`, a folder, table, archive, array file or pack."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from effssl.data.webdataset import is_shards, open_shards
 from effssl.runtime.errors import RequestError, did_you_mean
 
 NAMED = ("cifar10", "cifar100", "digits")
-FILES = "a pack, a table (.csv, .tsv, .parquet), an archive (.zip, .tar), WebDataset shards, hf:<folder> or a .npy/.npz file"
+FILES = "a pack, a table (.csv, .parquet), an archive (.zip, .tar), WebDataset shards, hf:<folder> or a .npy/.npz file"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import re
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -241,7 +242,7 @@ def claim_folder(request: Request, plan: Plan) -> ClaimedFolder:
 
 def default_folder(plan: Plan) -> Path:
     """runs/<data>-<terms>-<seed>."""
-    name = Path(plan.config.data).stem or "images"
+    name = re.sub(r"[{*?:].*", "", Path(plan.config.data).stem).rstrip("-_. ") or "images"  # no pattern, no split
     what = plan.config.encoder if is_computed(plan) else "+".join(plan.weights)
     return Path("runs") / f"{name}-{what}-{plan.config.seed}"
 
