@@ -77,7 +77,8 @@ class RunFolder:
         """Make a finished run one that is to be trained longer; scores so far keep the number of epochs they are of."""
         done = f" epochs={self.config.epochs}"
         with self.results_locked():
-            results = {name + done: score for name, score in self._stored_results().items()}
+            stored = self._stored_results()
+            results = {name if " epochs=" in name else name + done: score for name, score in stored.items()}
             if results:
                 write_atomically(self.results_path, json.dumps(results, indent=2) + "\n")
         # In this order: without its encoder file, a run is resumed from its checkpoint whatever happens.

@@ -35,6 +35,7 @@ MEMBER = np.dtype(
     [("archive", "<i4"), ("kind", "u1"), ("offset", "<i8"), ("packed", "<i8"), ("length", "<i8"), ("crc", "<u4")]
 )  # crc: of a zip's member, by its directory; of a tar's, of its beginning
 LARGEST = 1 << 30  # bytes of a member that is read
+LONGEST_NAME = 4096  # characters; an array of names has the width of the longest
 BEGINNING = 1 << 16  # bytes in which the size of a JPEG is found
 BLOCK = 4096  # members that threads examine at a time: futures of all would take much memory
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip's member: signature, length of its name, of its extra field
@@ -182,7 +183,7 @@ def read_members(archives: list[Path], suffixes: tuple[str, ...], unreadable: li
             path = PurePosixPath(name)
             if not path.name.lower().endswith(suffixes) or path.name.startswith("."):
                 continue
-            outside = path.is_absolute() or ".." in path.parts
+            outside = path.is_absolute() or ".." in path.parts or len(name) > LONGEST_NAME
             if kind < 0 or outside or max(packed, length) > LARGEST or offset + packed > size:
                 unreadable.append(f"{archive}: {name}")
             else:
@@ -231,7 +232,9 @@ def _size_of(archive: Path) -> int:
 
 def _scan(archive: Path) -> Iterator[Found]:
     try:
-        yield from _scan_zip(archive) if zipfile.is_zipfile(archive) else _scan_tar(archive)
+        with archive.open("rb") as file:  # by its beginning: a tar may end with a zip file
+            zipped = file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
+        yield from _scan_zip(archive) if zipped else _scan_tar(archive)
     except (RequestError, Stopped, GeneratorExit):
         raise
     except Exception as error:  # damaged archives raise anything: BadZipFile, struct.error, UnicodeDecodeError …
@@ -257,6 +260,8 @@ def _scan_tar(archive: Path) -> Iterator[Found]:
     with tarfile.open(archive, "r:") as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep an object for each
+            if member.size < 0:  # the next one would be before this one, without end
+                raise ValueError(f"{member.name} has a size below 0")
             if not member.isdir():
                 plain = member.isreg() and not member.issparse()  # a link could lead anywhere
                 yield member.name, PLAIN if plain else -1, member.offset_data, member.size, member.size, 0

@@ -57,7 +57,10 @@ class HubFiles:
     def content(self, row: int) -> bytes:
         """A file's bytes; raises OSError if they cannot be read."""
         split, place = self.rows[row].tolist()
-        image = next(iter(self.splits[split][1][place].values()))
+        try:
+            image = next(iter(self.splits[split][1][place].values()))
+        except ValueError as error:  # damaged Arrow files
+            raise OSError(describe(error)) from None
         if image and image["bytes"] is not None:
             return image["bytes"]
         if not image or not image["path"]:
@@ -167,6 +170,8 @@ def _labels(datasets: ModuleType, spec: str, split: str, data: Any) -> list[str]
     if any(value is None or value == -1 for value in values):
         raise RequestError(f"{spec}: images of the split {split} have no label; choose a split, or use --labels none")
     names = data.features[column].names if classes else None
+    if names is not None and not all(0 <= value < len(names) for value in values):
+        raise RequestError(f"{spec}: labels of the split {split} are not numbers of its {len(names)} classes")
     return [str(value) if names is None else names[value] for value in values]
 
 

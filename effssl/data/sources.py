@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,9 @@ def absolute(spec: str) -> str:
     if spec in NAMED:
         return spec
     prefix = PREFIX if is_hub(spec) else ""
-    return prefix + str(Path(spec.removeprefix(prefix)).expanduser().resolve())
+    path = Path(spec.removeprefix(prefix)).expanduser()
+    # A link to a file keeps its name: the suffix says what the file is, and a table's paths begin at its folder.
+    return prefix + str(path.resolve() if path.is_dir() else os.path.abspath(path))
 
 
 def find_source(spec: str) -> Source | None:

@@ -14,7 +14,8 @@ from effssl.explore.heads import Head, LinearHead, NeighborHead
 from effssl.network.loaded import LoadedEncoder, dump_encoder, is_encoder_file, read_classifier
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
-from effssl.runtime.reading import describe
+from effssl.runtime.private_paths import strip_values
+from effssl.runtime.reading import describe, one_line
 
 SUFFIX = ".safetensors"
 
@@ -34,7 +35,7 @@ def save_classifier(path: Path, classifier: Classifier, encoder: LoadedEncoder) 
         "temperature": classifier.temperature,
         "expected": asdict(classifier.expected),
     }
-    write_atomically(path, dump_encoder(encoder.encoder, encoder.about | {"classifier": about}, tensors))
+    write_atomically(path, dump_encoder(encoder.encoder, strip_values(encoder.about) | {"classifier": about}, tensors))
 
 
 def is_classifier_file(path: Path) -> bool:
@@ -47,6 +48,8 @@ def load_classifier(path: Path, dim: int) -> Classifier:
     about, tensors = read_classifier(path)
     try:
         classes, temperature = [str(name) for name in about["classes"]], float(about["temperature"])
+        if len(set(classes)) < max(2, len(classes)):
+            raise ValueError(f"its classes are {one_line(classes)}")
         if not 0 < temperature < math.inf:
             raise ValueError(f"its temperature is {temperature}")
         head = _head(about, tensors, len(classes), dim)

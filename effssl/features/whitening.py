@@ -56,7 +56,7 @@ class ReadoutFitter:
         joined = self._features(JoinedMaps(encoder) if self.options.maps else encoder.backbone)
         if joined.shape[1] > WIDEST:
             raise RequestError(
-                f"{joined.shape[1]:,} features are too many to whiten (at most {WIDEST:,}); use --readout.maps False"
+                f"{joined.shape[1]:,} features are too many to whiten (at most {WIDEST:,}); use --readout.no-maps"
             )
         readout = Readout(self.options, joined.shape[1])
         readout.whitening.fit([joined])

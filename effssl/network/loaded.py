@@ -27,7 +27,7 @@ from effssl.runtime.errors import RequestError
 from effssl.runtime.reading import check_regular, describe, one_line, parse_json
 
 READOUT = "readout."  # prefix of the readout's tensors in an encoder file
-CLASSIFIER = "classifier."  # prefix of the tensors of a classifier on the features, which some encoder files also hold
+CLASSIFIER = "effssl_classifier."  # of a classifier on the features that an encoder file may hold; no network has it
 FILTERS = ("bilinear", "bicubic")
 LARGEST = 1 << 14  # side of the images of an encoder
 CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"

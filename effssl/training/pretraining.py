@@ -15,6 +15,7 @@ import torch
 from effssl.config import differences
 from effssl.data import Data, open_data
 from effssl.data.folder import FolderImages, as_listed, write_list
+from effssl.data.hub import PREFIX
 from effssl.data.sources import absolute
 from effssl.network.options import patch_filters
 from effssl.network.start import StartingWeights
@@ -242,7 +243,9 @@ def claim_folder(request: Request, plan: Plan) -> ClaimedFolder:
 
 def default_folder(plan: Plan) -> Path:
     """runs/<data>-<terms>-<seed>."""
-    name = re.sub(r"[{*?:].*", "", Path(plan.config.data).stem).rstrip("-_. ") or "images"  # no pattern, no split
+    name = (
+        re.sub(r"[{*?:].*", "", Path(plan.config.data.removeprefix(PREFIX)).stem).rstrip("-_. ") or "images"
+    )  # no pattern, no split
     what = plan.config.encoder if is_computed(plan) else "+".join(plan.weights)
     return Path("runs") / f"{name}-{what}-{plan.config.seed}"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from effssl.config import Config
 from effssl.network.foreign import FILES, MEAN, STD, TORCHVISION, open_foreign, read_weights
-from effssl.network.loaded import LoadedEncoder, digest_of, is_encoder_file
+from effssl.network.loaded import LoadedEncoder, check_weights, digest_of, is_encoder_file
 from effssl.network.options import DERIVED_STEMS, patch_filters, pixels_side
 from effssl.network.small import small_width
 from effssl.network.start import StartingWeights
@@ -60,6 +61,7 @@ def _of_file(path: Path, encoder: str) -> StartingWeights:
     if not encoder:
         raise RequestError(f"{path} does not name its architecture; add --encoder, e.g. --encoder resnet50")
     tensors = read_weights(path)
+    check_weights(tensors, path)
     digest = digest_of(tensors)
     settings = _settings(str(path), digest, encoder, MEAN, STD)
     return StartingWeights(settings["start_from"], digest, tensors, settings)
@@ -73,7 +75,9 @@ def _settings(what: str, digest: str, encoder: str, mean: Any, std: Any) -> dict
 def place_of(what: str) -> str:
     """How a configuration names it: a model by its name, a folder or file by its whole path."""
     path = Path(what).expanduser()
-    return str(path.resolve()) if path.exists() or path.suffix in FILES or "/" in what else what
+    if path.is_dir():
+        return str(path.resolve())
+    return os.path.abspath(path) if path.exists() or path.suffix in FILES or "/" in what else what
 
 
 def is_same_place(what: str, recorded: str) -> bool:

@@ -17,6 +17,7 @@ from effssl.run import RunFolder
 from effssl.runtime.distribution import gather_uneven, rank, world_size
 from effssl.training.trained import trained_encoder
 
+BATCH = 256  # views that the teacher reads at a time
 _last: tuple[Images, str, Tensor] | None = None  # a run builds several trainers, all with one teacher
 
 
@@ -47,6 +48,9 @@ class FrozenTeacher:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Features of the run's views N×3×S×S, seen whole: N×dim, in the precision of the views."""
+        return torch.cat([self._features_of(part.to(self.encoder.device)) for part in x.split(BATCH)])
+
+    def _features_of(self, x: Tensor) -> Tensor:
         mean, std = (torch.tensor(values).view(3, 1, 1).to(x) for values in (self.augment.mean, self.augment.std))
         pixels = (x * std + mean).clamp(0, 1).float()
         return self.encoder.with_transform(1.0, self.encoder.filter)(pixels).to(x.dtype)

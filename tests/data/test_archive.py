@@ -204,3 +204,31 @@ def test_an_archive_trains_resumes_evaluates_embeds_and_packs(album: Path, tmp_p
     write_zip(album, path)
     with pytest.raises(RequestError):
         effssl.pretrain(str(path), "simsiam", epochs=3, out=tmp_path / "run", resume="auto", **quick)
+
+
+def test_a_tar_that_ends_with_a_zip_is_a_tar(album: Path, tmp_path: Path) -> None:
+    inner = write_zip(album / "test", tmp_path / "inner.zip")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(album / "train", "train")
+        tar.add(inner, "inner.zip")
+    assert len(open_data(str(tmp_path / "a.tar")).train) == 8
+
+
+def test_a_link_to_an_archive_keeps_its_name(album: Path, tmp_path: Path) -> None:
+    write_zip(album, tmp_path / "blob")
+    (tmp_path / "photos.zip").symlink_to(tmp_path / "blob")
+    settings = {"encoder": "tiny", "image_size": 16, "batch_size": 4, "epochs": 1, "report": False, "quiet": True}
+    run = effssl.pretrain(str(tmp_path / "photos.zip"), "simclr", out=tmp_path / "run", **settings)
+    assert run.config.data == str(tmp_path / "photos.zip")
+    assert run.knn(k=1).value >= 0
+
+
+def test_a_size_below_zero_ends_the_reading(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("a.jpg").tobuf(tarfile.GNU_FORMAT)
+    size = b"\xff" * 10 + b"\xfe\x00"  # base 256: −512
+    header = header[:124] + size + header[136:]
+    checksum = sum(header[:148]) + 8 * 32 + sum(header[156:512])
+    header = header[:148] + f"{checksum:06o}\0 ".encode() + header[156:]
+    (tmp_path / "a.tar").write_bytes(header + bytes(1024))
+    with pytest.raises(RequestError, match=r"no images in|cannot be read|size below 0"):
+        open_data(str(tmp_path / "a.tar"))

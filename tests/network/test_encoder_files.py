@@ -97,3 +97,11 @@ def test_imports_that_cannot_be_used(in_tmp: Path) -> None:
         with pytest.raises(RequestError, match="must be finite"):
             import_encoder("w.safetensors", "tiny", "e.safetensors", **wrong)
     assert not Path("e.safetensors").exists()
+
+
+def test_a_network_with_layers_called_classifier_is_saved_and_loaded(tmp_path: Path) -> None:
+    encoder = build_encoder("mobilenet_v3_small", 32)  # it keeps the first layer of its classifier
+    assert any(key.startswith("classifier.") for key in encoder.backbone.state_dict())
+    path = tmp_path / "encoder.safetensors"
+    path.write_bytes(dump_encoder(encoder, ABOUT | {"encoder": "mobilenet_v3_small", "image_size": 32}))
+    assert load_encoder(path).dim == encoder.dim
