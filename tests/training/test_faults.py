@@ -34,6 +34,7 @@ def test_a_disturbed_run_equals_an_undisturbed_one(alone: Case, fault) -> None:
     assert outcome.difference == ""
 
 
+@pytest.mark.long
 def test_a_lost_process_comes_back(tmp_path: Path) -> None:
     case = Case("moco+rotation", 2, tmp_path)
     outcome = lose_a_process(case, random.Random(0))
