@@ -63,7 +63,7 @@ class StudyRun:
     """Run the arms of a study that are not complete, and write table, claims and figure."""
 
     name: tyro.conf.Positional[str]
-    """E01 … E20 of the paper, C01 … C05 against compute"""
+    """E01 … E20 of the paper, C01 … C05 against compute, B01 newer base methods"""
     scale: Scale = "cpu"
     """smoke takes seconds per arm, cpu minutes, paper is the published setting"""
     seeds: int = 1
@@ -133,7 +133,7 @@ def study_show(name: str, /, scale: Scale = "cpu", out: str = "studies") -> None
     """Show the results of a study.
 
     Args:
-        name: E01 … E20 of the paper, C01 … C05 against compute
+        name: E01 … E20 of the paper, C01 … C05 against compute, B01 newer base methods
         scale: the scale it was run at
         out: the folder it was run in
     """

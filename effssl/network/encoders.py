@@ -218,7 +218,8 @@ def _drop_classifier(model: nn.Module) -> None:
     raise RequestError(f"{type(model).__name__} has no final linear layer to remove; choose another encoder")
 
 
-def _from_timm(name: str, image_size: int) -> Encoder:
+def check_timm_name(name: str) -> None:
+    """Refuse a model that timm does not have, and pretrained weights of a tag that the model does not have."""
     try:
         import timm
     except ImportError:
@@ -226,6 +227,18 @@ def _from_timm(name: str, image_size: int) -> Encoder:
     if not timm.is_model(timm_name(name)):
         near = did_you_mean(name, timm.list_models())
         raise RequestError(f"timm has no model named {name!r}{near}")
+    model, _, tag = name.partition(".")
+    try:
+        timm.get_pretrained_cfg(timm_name(name))
+    except RuntimeError:
+        has = ", ".join(known.partition(".")[2] for known in timm.list_pretrained(f"{timm_name(model)}.*"))
+        raise RequestError(f"timm has no weights {tag!r} of {model}; it has {has or 'none'}") from None
+
+
+def _from_timm(name: str, image_size: int) -> Encoder:
+    check_timm_name(name)
+    import timm
+
     with refused(f"timm:{name}", image_size):
         model = timm.create_model(timm_name(name), pretrained=False, num_classes=0, **timm_arguments(name, image_size))
     return Encoder(model, feature_size(model, image_size, f"timm:{name}"))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from effssl.data.decoding import RESAMPLE
 from effssl.network.adapt import adapt
-from effssl.network.encoders import Encoder, build_encoder, model_names, timm_arguments, timm_name
+from effssl.network.encoders import Encoder, build_encoder, check_timm_name, model_names, timm_arguments, timm_name
 from effssl.network.loaded import LoadedEncoder, check_weights, freeze, is_encoder_file, load_encoder
 from effssl.network.options import patch_filters, pixels_side
 from effssl.network.small import small_width
@@ -111,10 +111,9 @@ def refuse_flags(source: str, encoder: str = "", weights: str = "default", image
 def preprocessing(name: str) -> dict[str, Any]:
     """The test transform of a model's pretrained weights: image size, crop share, filter, mean and std."""
     if name.startswith("timm:"):
-        try:
-            import timm
-        except ImportError:
-            return {"image_size": SIZE}  # the error comes from building the model
+        check_timm_name(name.removeprefix("timm:"))
+        import timm
+
         known = timm.get_pretrained_cfg(timm_name(name.removeprefix("timm:")))
         config = timm.data.resolve_data_config({}, pretrained_cfg=known.to_dict() if known else {})
         size, share, filter = config["input_size"][-1], config["crop_pct"], config["interpolation"]

@@ -22,7 +22,7 @@ def all_studies() -> dict[str, Study]:
 
 
 def names() -> list[str]:
-    """Names of all studies, e.g. E01 … E20 of the paper and C01 … C05 against compute."""
+    """Names of all studies, e.g. E01 … E20 of the paper, C01 … C05 against compute, B01 newer base methods."""
     return list(all_studies())
 
 

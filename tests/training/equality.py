@@ -56,9 +56,9 @@ OBJECTIVES: list[tuple[str, dict]] = [
     ("distill+rotation", {"distill": {"teacher": "pixels-8"}}),
     ("simclr+distill", {"distill": {"teacher": "pixels-8", "loss": "relational"}}),
     ("distill", {"distill": {"teacher": "pixels-8", "targets": "view"}, "views": {"small": {"count": 2, "size": 16}}}),
-    ("vicreg", {"optimizer": {"name": "adamw"}}),
-    ("tcr", {"views": {"large": {"count": 3}}}),
-    ("sigreg", {}),
+    ("vicreg+rotation", {"optimizer": {"name": "adamw"}, "views": {"small": {"count": 2, "size": 16}}, "ema": 0.9}),
+    ("tcr+rotation", {"optimizer": {"name": "lars"}, "views": {"large": {"count": 3}}}),
+    ("sigreg+rotation", {"views": {"small": {"count": 2, "size": 16}}}),
     ("byol+rotation", {"freeze": 2, "optimizer": {"layer_decay": 0.5}}),
     ("simclr+words", {"words": {"filters": 8, "dim": 16}, "stem": "pca", "optimizer": {"name": "muon"}}),
 ]
@@ -86,6 +86,8 @@ def run(objective: str, flags: dict, data: Data) -> dict[str, Tensor]:
             break
     # Running statistics of keys are each process's own and nobody reads them.
     state = {k: v for k, v in running.objective.state_dict().items() if torch.is_tensor(v)}
+    if running.average is not None:
+        found |= {f"average {k}": v.clone() for k, v in running.average.average.items()}
     return found | {k: v for k, v in state.items() if not ("moco.target" in k and ("running" in k or "tracked" in k))}
 
 

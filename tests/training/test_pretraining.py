@@ -111,6 +111,7 @@ DERIVED = {
         ("nnclr", {"nnclr": {"queue": 100}, "ema": 0.99}),
         ("distill+rotation", {"distill": {"teacher": "pixels-8"}, "ema": 0.9, "whiten": "on", "readout": {"dim": 32}}),
         ("dino", {"dino": {"prototypes": 50}, "views": {"small": {"count": 2, "size": 12}}}),
+        ("vicreg+tcr+rotation", {"optimizer": {"name": "lars", "trust": 0.02}, "encoder": "tiny"}),
     ],
 )
 def test_resume_equals_no_interruption_to_the_bit(

@@ -200,6 +200,8 @@ def test_a_config_means_the_weights_of_its_digest(source: effssl.Run, tmp_path: 
         (["--start-from", "empty"], "empty is not a run folder"),
         (["--start-from", "missing"], "no run folder, weight file or torchvision model named 'missing'"),
         (["--start-from", "small"], "there are no pretrained weights of small"),
+        (["--start-from", "timm:resnet81"], "timm has no model named 'resnet81' (did you mean resnet18?)"),
+        (["--start-from", "timm:resnet18.mine"], "timm has no weights 'mine' of resnet18; it has a1_in1k, "),
         (["--start-from", "torchvision:resnet18"], "into {tmp}/hub/checkpoints"),
         (["--start-from", "SOURCE", "--freeze", "5"], "small-4 has 5 stages, and the last one has to learn"),
         (["--freeze", "1", "--encoder", "alexnet", "--image-size", "64"], "alexnet has no stages to freeze"),

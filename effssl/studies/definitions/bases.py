@@ -18,7 +18,7 @@ B01 = Study(
         beats([(f"{name}+R", name)], metric, f"rotation improves {name} ({label})")
         for name in NAMES.values() for metric, label in LABELS.items()
     ),
-    note="The setting is that of E06. The λ of rotation is that of cpu-simclr or half of it, and was not tuned for any of these methods.",
+    note="the setting is that of E06; learning rates and the λ of rotation were not tuned for these methods",
 )  # fmt: skip
 
 STUDIES = {B01.name: B01}
