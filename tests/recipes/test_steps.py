@@ -12,7 +12,12 @@ from effssl.objectives.options import TERMS
 from effssl.training.loop import Trainer
 
 
-@pytest.mark.parametrize("name", recipes.names())
+TWENTY_CROPS = ("images-tcr",)  # seconds; cifar10-tcr has the same views
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n in TWENTY_CROPS)) for n in recipes.names()]
+)
 def test_every_recipe_takes_a_step(name: str, photos: Tensor) -> None:
     """As it stands, but for a teacher and the size of images, batch, queue and small crops."""
     term = name.split("-")[1]

@@ -56,7 +56,7 @@ def smoke(study: Study, out: Path) -> None:
     assert study.title in html.unescape((folder / "report.html").read_text())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n == "B01")) for n in names()])
 def test_each_study_runs(name: str, out: Path) -> None:
     study = load(name)
     smoke(thinned(study) if study.axis else study, out)
@@ -129,7 +129,7 @@ def test_each_arm_takes_a_step_at_paper_scale(name: str, tmp_path: Path) -> None
         gc.collect()  # a trainer and its loader refer to each other
 
 
-SAME_ARMS = ("C02", "C03", "C04")  # those of C01, with another base method
+SAME_ARMS = ("B01", "C02", "C03", "C04")  # those of E06 or C01, with other base methods
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in SAME_ARMS)) for n in names()])
