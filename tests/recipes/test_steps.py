@@ -11,7 +11,6 @@ from effssl.data import ArrayImages, Data
 from effssl.objectives.options import TERMS
 from effssl.training.loop import Trainer
 
-
 TWENTY_CROPS = ("images-tcr",)  # seconds; cifar10-tcr has the same views
 
 
