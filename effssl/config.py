@@ -166,7 +166,7 @@ def _with_terms(terms: tuple[tuple[str, type], ...]) -> type[Config]:
     return dataclasses.make_dataclass("Config", fields, bases=(Config,), frozen=True)
 
 
-MACHINE_FIELDS = frozenset({"device", "workers", "checkpoint_every"})
+MACHINE_FIELDS = frozenset({"device", "workers", "checkpoint_every", "augment.pixels.shown"})
 """Fields that a resumed run may change: they say how a run is carried out, not what it computes."""
 
 

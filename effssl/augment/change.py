@@ -19,4 +19,4 @@ class Change:
 
     probability: Callable[[Augment], tuple[float, ...]]  # for all views, or per view
     amount: Callable[[Augment, Tensor], Tensor]  # from uniform numbers N, on the CPU; never 0
-    apply: Callable[[Augment, Tensor, Tensor], Tensor]  # settings, views M×3×S×S in [0, 1], amounts M: the new views
+    apply: Callable[[Augment, Tensor, Tensor], Tensor]  # settings, views M×C×S×S in [0, 1], amounts M: the new views

@@ -65,6 +65,15 @@ def grayscale_(x: Tensor, chosen: Tensor) -> Tensor:
     return x.lerp_(to_gray(x), chosen)
 
 
+def brightness_contrast_(x: Tensor, brightness: Tensor, contrast: Tensor) -> Tensor:
+    """Both, of each channel by itself and about its own mean: images N×C×V×P, factors N×C×V×1.
+
+    Nothing is clamped: values of a measurement have no bounds.
+    """
+    mean = x.mean(3, keepdim=True)
+    return x.mul_(brightness * contrast).add_(mean * brightness * (1 - contrast))
+
+
 def normalize_(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Subtract the mean and divide by the standard deviation, per channel (the second dimension)."""
     for channel, m, s in zip(x.unbind(1), mean, std, strict=True):
@@ -73,7 +82,7 @@ def normalize_(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Te
 
 
 def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """The same for images N×3×H×W and not in place, in float32: they belong to somebody else, or have a gradient."""
+    """The same for images N×C×H×W and not in place, in float32: they belong to somebody else, or have a gradient."""
     m = torch.tensor(mean, device=x.device).view(1, -1, 1, 1)
     s = torch.tensor(std, device=x.device).view(1, -1, 1, 1)
     return (x - m).div_(s)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from effssl.augment.pixel_format import PixelFormat
 from effssl.schema import Between, Count, NonNegative, Share
 
 Area = Annotated[tuple[float, float], Between(1e-6, 1)]
@@ -45,8 +46,20 @@ class Augment:
     """drawn for all views of a sample at once, for each crop, or once for each image"""
     pad: Count = 0
     """largest shift of the whole image over a black border in pixels, in place of a resized crop; 0 is off"""
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: Annotated[tuple[float, float, float], Between(1e-6)] = (0.229, 0.224, 0.225)
+    jitter_by: Literal["auto", "color", "channel"] = "auto"
+    """color: brightness, contrast, saturation and hue of RGB; channel: brightness and contrast of each channel by
+    itself, and no gray; auto is channel where there is no RGB"""
+    channel_dropout: Share = 0.0
+    """probability that a channel of a view is blank; one is always left"""
+    pixels: PixelFormat = field(default_factory=PixelFormat)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """of each channel; computed on a sample of the images where they are no pictures (RGB of 8 bits)"""
+    std: Annotated[tuple[float, ...], Between(1e-6)] = (0.229, 0.224, 0.225)
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether the jitter changes each channel by itself."""
+        return self.jitter_by == "channel" or (self.jitter_by == "auto" and not self.pixels.is_color)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from effssl.augment.pixel_format import PICTURES, PixelFormat
 from effssl.data.decoding import crop_files
-from effssl.data.image_files import decode, displayed_size
+from effssl.data.display import picture
+from effssl.data.file_types.file_type import FileAbout
+from effssl.data.formats import FormatsFound, examine, measured_range, read_pixels
 from effssl.data.images import CropRequest, Crops, Reading, hex_digest, select_labels
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.progress import progress_bar
@@ -137,6 +140,7 @@ class ArchiveImages(Generic[Files]):
     sizes: Tensor  # N×2 int64: height, width as displayed
     labels: Tensor | None = None
     classes: list[str] = field(default_factory=list)
+    pixel_format: PixelFormat = PICTURES
     in_memory = False
     from_files = True
 
@@ -164,13 +168,17 @@ class ArchiveImages(Generic[Files]):
             digest.update(record)
         return hex_digest(digest, self.labels)
 
+    def array(self, row: int) -> np.ndarray:
+        """The pixels of one whole image, H×W×C."""
+        return read_pixels(self.members.content(row), self.pixel_format)
+
     def image(self, row: int) -> Image.Image:
         """One whole image."""
-        return decode(self.members.content(row))
+        return picture(self.array(row), self.pixel_format)
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order; workers decode some batches ahead."""
-        return crop_files(self.members, self.sizes, requests, reading)
+        return crop_files(self.members, self.sizes, self.pixel_format, requests, reading)
 
 
 def read_members(archives: list[Path], suffixes: tuple[str, ...], unreadable: list[str]) -> Members:
@@ -196,13 +204,13 @@ def read_members(archives: list[Path], suffixes: tuple[str, ...], unreadable: li
 
 def find_images(members: Members, unreadable: list[str]) -> tuple[ArchiveImages[Members], np.ndarray]:
     """The members that are images, and their rows; the others are added to `unreadable`."""
-    sizes = np.zeros((len(members), 2), np.int64)
+    sizes, formats = np.zeros((len(members), 2), np.int64), FormatsFound()
 
-    def examine(row: int) -> tuple[tuple[int, int] | None, int]:
+    def read_header(row: int) -> tuple[FileAbout | None, int]:
         try:
             beginning = members.beginning(row)
-            size = displayed_size(beginning) if beginning.startswith(b"\xff\xd8") else None
-            return size or displayed_size(members.content(row)), zlib.crc32(beginning)
+            about = examine(beginning) if beginning.startswith(b"\xff\xd8") else None
+            return about or examine(members.content(row)), zlib.crc32(beginning)
         except OSError:
             return None, 0
 
@@ -210,8 +218,10 @@ def find_images(members: Members, unreadable: list[str]) -> tuple[ArchiveImages[
     with ThreadPoolExecutor() as pool, progress_bar(f"reading {len(members)} image sizes", len(members)) as advance:
         for start in range(0, len(members), BLOCK):
             rows = range(start, min(start + BLOCK, len(members)))
-            for row, (size, crc) in zip(rows, pool.map(examine, rows), strict=True):
-                sizes[row] = size or (0, 0)
+            for row, (about, crc) in zip(rows, pool.map(read_header, rows), strict=True):
+                if about is not None:
+                    sizes[row] = about.size
+                    formats.add(row, about)
                 if table["kind"][row] == PLAIN:
                     table["crc"][row] = crc
             advance(len(rows))
@@ -219,7 +229,10 @@ def find_images(members: Members, unreadable: list[str]) -> tuple[ArchiveImages[
     unreadable += [members.name(row) for row in np.flatnonzero(sizes[:, 0] == 0).tolist()]
     if not len(good):
         raise RequestError(f"none of the {len(members)} image files can be read, e.g. {unreadable[0]}")
-    return ArchiveImages(replace(members, table=table).pick(good), torch.from_numpy(sizes[good])), good
+    members = replace(members, table=table)
+    pixels = formats.common(members.name)
+    pixels = measured_range(pixels, len(good), lambda place: read_pixels(members.content(int(good[place])), pixels))
+    return ArchiveImages(members.pick(good), torch.from_numpy(sizes[good]), pixel_format=pixels), good
 
 
 def _size_of(archive: Path) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from effssl.data.archive import ArchiveImages, Members, find_images, read_members
 from effssl.data.dataset import Data
-from effssl.data.folder import SUFFIXES
+from effssl.data.formats import SUFFIXES
 from effssl.data.parts import SPLITS, divide
 from effssl.runtime.errors import RequestError
 

@@ -1,7 +1,7 @@
 """Images of one size in memory, and those of a NumPy file.
 
 `.npy`: one array of images. `.npz`: `images`, and if there are any `labels`, `test_images`, `test_labels`.
-Images are N×H×W (gray), N×H×W×C or N×C×H×W with C = 1, 3 or 4; uint8, or floats between 0 and 1.
+Images are N×H×W (gray), N×H×W×C or N×C×H×W with C from 1 to 32; whole numbers or floats.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from effssl.augment.pixel_format import PICTURES, PixelFormat
 from effssl.data.dataset import Data
+from effssl.data.display import picture
 from effssl.data.images import CropRequest, Crops, Reading, crop_from_pixels, hex_digest, select_labels
+from effssl.data.layouts import format_of, stack_of
 from effssl.runtime.errors import RequestError
 from effssl.runtime.reading import describe, read_array, read_arrays
 
@@ -30,12 +33,18 @@ PART = 1 << 24  # pixel values that are cropped at a time
 class ArrayImages:
     """Images of one size, in memory."""
 
-    pixels: Tensor  # N×3×H×W uint8
+    pixels: Tensor  # N×C×H×W
     labels: Tensor | None = None  # N int64
     classes: list[str] = field(default_factory=list)
     paths: list[Path] | None = None  # files that they were decoded from
+    pixel_format: PixelFormat = PICTURES
     in_memory = True
     from_files = False
+
+    def __post_init__(self) -> None:
+        found = self.pixels.shape[1], str(self.pixels.dtype).removeprefix("torch.")
+        if found != (self.pixel_format.channels, self.pixel_format.depth):
+            raise ValueError(f"{found[0]} channels of {found[1]} are not {self.pixel_format}")
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -56,9 +65,13 @@ class ArrayImages:
         digest.update(self.pixels.contiguous().numpy().data)
         return hex_digest(digest, self.labels)
 
+    def array(self, row: int) -> np.ndarray:
+        """The pixels of one image, H×W×C."""
+        return self.pixels[row].permute(1, 2, 0).numpy()
+
     def image(self, row: int) -> Image.Image:
         """One whole image."""
-        return Image.fromarray(self.pixels[row].permute(1, 2, 0).numpy())
+        return picture(self.array(row), self.pixel_format)
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order."""
@@ -68,7 +81,7 @@ class ArrayImages:
             # For bytes index_select is twenty times as fast as an index in brackets.
             return [self.pixels.index_select(0, part) for part in rows.split(together)]
 
-        return crop_from_pixels(((request, read(request.rows)) for request in requests), reading)
+        return crop_from_pixels(((request, read(request.rows)) for request in requests), self.pixel_format, reading)
 
 
 def is_array_file(spec: str) -> bool:
@@ -86,7 +99,7 @@ def open_arrays(spec: str, labels: str = "auto") -> Data:
     train = _images(arrays["images"], arrays.get("labels"), path)
     test = None
     if "test_images" in arrays:
-        test = _images(arrays["test_images"], arrays.get("test_labels"), path, train.classes)
+        test = _images(arrays["test_images"], arrays.get("test_labels"), path, train)
     return Data(path.stem, train, test)
 
 
@@ -105,8 +118,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise RequestError(f"{path} is not a readable NumPy file: {describe(error)}") from None
 
 
-def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, classes: list[str] | None = None) -> ArrayImages:
-    pixels = _pixels(array, path)
+def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, train: ArrayImages | None = None) -> ArrayImages:
+    """The images of a file; those of its test images have the format and the classes of the training images."""
+    stack = stack_of(array, str(path))
+    pixels = torch.from_numpy(np.ascontiguousarray(stack))
     if len(pixels) == 0:
         raise RequestError(f"{path} holds no images (shape {array.shape})")
     if min(pixels.shape[-2:]) < SMALLEST:
@@ -114,39 +129,20 @@ def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, classes: l
         raise RequestError(
             f"{path}: images of {height}×{width} pixels show nothing; they need at least {SMALLEST}×{SMALLEST}"
         )
+    found = format_of(stack, 1, str(path))
+    if train is not None and (found.channels, found.depth) != (train.pixel_format.channels, train.pixel_format.depth):
+        raise RequestError(f"{path}: the test images have {found}, the training images {train.pixel_format}")
+    images = ArrayImages(pixels, pixel_format=train.pixel_format if train is not None else found)
     if labels is None:
-        return ArrayImages(pixels)
+        return images
     if labels.shape != (len(pixels),):
         raise RequestError(f"{path}: {len(pixels)} images but labels of shape {labels.shape}; one label per image")
     names, index = np.unique(labels, return_inverse=True)
+    classes = train.classes if train is not None else []
     if not classes:
-        return ArrayImages(pixels, torch.from_numpy(index).long(), [str(name) for name in names])
+        return replace(images, labels=torch.from_numpy(index).long(), classes=[str(name) for name in names])
     unknown = [str(name) for name in names if str(name) not in classes]
     if unknown:
         raise RequestError(f"{path}: the test label {unknown[0]!r} is not among the training labels")
     position = torch.tensor([classes.index(str(name)) for name in names])
-    return ArrayImages(pixels, position[torch.from_numpy(index).long()], classes)
-
-
-def _pixels(array: np.ndarray, path: Path) -> Tensor:
-    color = channels_first(array, str(path))
-    if color.dtype != np.uint8:
-        color = (color * 255).round().astype(np.uint8)
-    return torch.from_numpy(np.ascontiguousarray(color))
-
-
-def channels_first(array: np.ndarray, where: str) -> np.ndarray:
-    """Images as N×3×H×W, uint8 or floats between 0 and 1; what is neither is refused."""
-    if array.ndim == 3:
-        array = array[..., None]
-    if array.ndim == 4 and array.shape[-1] not in (1, 3, 4) and array.shape[1] in (1, 3, 4):
-        array = array.transpose(0, 2, 3, 1)
-    if array.ndim != 4 or array.shape[-1] not in (1, 3, 4):
-        raise RequestError(
-            f"{where}: images of shape {array.shape}; expected N×H×W, N×H×W×C or N×C×H×W with C = 1, 3, 4"
-        )
-    unit = array.dtype.kind == "f" and (array.size == 0 or (array.min() >= 0 and array.max() <= 1))
-    if array.dtype != np.uint8 and not unit:
-        raise RequestError(f"{where}: images of type {array.dtype}; expected uint8, or floats between 0 and 1")
-    color = array[..., :3] if array.shape[-1] >= 3 else np.repeat(array, 3, axis=-1)
-    return color.transpose(0, 3, 1, 2)
+    return replace(images, labels=position[torch.from_numpy(index).long()], classes=classes)

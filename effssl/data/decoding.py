@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from effssl.augment.pipeline import flip_crops
-from effssl.data.image_files import decode
-from effssl.data.images import CropRequest, Crops, Reading, upload
+from effssl.augment.pixel_format import LIMITS, PixelFormat
+from effssl.data.formats import decode_picture, read_pixels
+from effssl.data.images import CropRequest, Crops, Reading, repeated, upload
 from effssl.runtime.processes import die_with_parent
 from effssl.runtime.progress import say
 
@@ -87,16 +88,17 @@ class DiskFiles:
 
 
 def crop_files(
-    files: EncodedFiles, sizes: Tensor, requests: Iterable[CropRequest], reading: Reading
+    files: EncodedFiles, sizes: Tensor, pixels: PixelFormat, requests: Iterable[CropRequest], reading: Reading
 ) -> Iterator[Crops]:
-    """Let workers decode and crop files; flipping and scaling to [0, 1] happen on the device.
+    """Let workers decode and crop files of one format; flipping and scaling to [0, 1] happen on the device.
 
     sizes: N×2, height and width as displayed. A file that cannot be decoded is reported once.
     """
+    reading.scaling(pixels)  # refuses pixels that the reader does not take before any worker starts
     workers = worker_count(reading.workers)
     sampler = _Requests(requests)
     loader: DataLoader = DataLoader(
-        _FileCrops(files, sizes, reading.filter),
+        (PictureCrops if pixels.is_picture else ArrayCrops)(files, sizes, pixels, reading.filter),
         multiprocessing_context=FORK if workers else None,
         batch_sampler=sampler,
         num_workers=workers,
@@ -104,20 +106,24 @@ def crop_files(
         worker_init_fn=partial(begin_worker, parent=os.getpid()),
     )
     reported: set[str] = set()
-    for pixels, readable, failed in started(loader):
+    for crops, readable, failed in started(loader):
         for line in sorted(set(failed) - reported):
             say(f"left out, cannot be decoded: {line}")
         reported.update(failed)
-        yield _on_device(sampler.waiting.popleft(), pixels, readable, reading.device)
+        yield _on_device(sampler.waiting.popleft(), crops, readable, pixels, reading)
 
 
-def _on_device(request: CropRequest, pixels: list[Tensor], readable: Tensor, device: torch.device) -> Crops:
-    """Flip the crops of workers, per group N×V×3×S×S uint8, and stack the views of an image along the height."""
+def _on_device(
+    request: CropRequest, parts: list[Tensor], readable: Tensor, pixels: PixelFormat, reading: Reading
+) -> Crops:
+    """Flip and scale the crops of workers, per group N×V×C×S×S, and stack the views of an image along the height."""
+    low, factor, repeats = reading.scaling(pixels)
     groups = {}
     for i, (name, group) in enumerate(request.groups.items()):
         flips = group.flips.view(len(request.rows), -1)[readable]  # N×V
-        crops = pixels[i] if pixels else torch.empty(0, flips.shape[1], 3, group.side, group.side, dtype=torch.uint8)
-        groups[name] = flip_crops(upload(crops, device), flips)
+        none = torch.empty(0, flips.shape[1], pixels.channels, group.side, group.side, dtype=torch.uint8)
+        crops = upload(parts[i] if parts else none, reading.device)
+        groups[name] = repeated(flip_crops(crops - low if low else crops, flips, factor), repeats)
     return Crops(readable, groups)
 
 
@@ -141,24 +147,31 @@ class _Requests:
             ]
 
 
-class _FileCrops(Dataset):
-    """Worker side: decode a file once, crop all its boxes, resize them antialiased."""
+class PictureCrops(Dataset):
+    """Worker side: decode a picture once, crop all its boxes, resize them antialiased."""
 
-    def __init__(self, files: EncodedFiles, sizes: Tensor, filter: str) -> None:
+    def __init__(self, files: EncodedFiles, sizes: Tensor, pixels: PixelFormat, filter: str) -> None:
         self.files = files
         self.sizes = sizes
+        self.pixels = pixels
         self.filter = RESAMPLE[filter]
 
     def __getitem__(self, item: tuple[int, Boxes]) -> list[np.ndarray] | str:
-        """Crops per group, V×3×S×S; or what is wrong with the file."""
+        """Crops per group, V×C×S×S; or what is wrong with the file."""
         row, groups = item
         needed = max(side / max(1, min(box[2:])) for side, boxes in groups for box in boxes)
         try:
-            image = decode(self.files.content(row), MARGIN * needed)
+            return self._crops(self.files.content(row), self.sizes[row].tolist(), MARGIN * needed, groups)
         except OSError as error:
             return f"{self.files.name(row)}: {error}"
-        scale = image.height / int(self.sizes[row, 0]), image.width / int(self.sizes[row, 1])
-        return [np.stack([self._crop(image, box, scale, side) for box in boxes]) for side, boxes in groups]
+
+    def _crops(self, content: Path | bytes, size: list[int], shrink: float, groups: Boxes) -> list[np.ndarray]:
+        image = decode_picture(content, shrink)
+        scale = image.height / size[0], image.width / size[1]
+        return [
+            np.stack([self._crop(image, box, scale, side).transpose(2, 0, 1) for box in boxes])
+            for side, boxes in groups
+        ]
 
     def _crop(self, image: Image.Image, box: list[int], scale: tuple[float, float], side: int) -> np.ndarray:
         y0, x0 = box[0] * scale[0], box[1] * scale[1]
@@ -167,12 +180,25 @@ class _FileCrops(Dataset):
         left, top = math.floor(x0), math.floor(y0)
         part = image.crop((left, top, min(math.ceil(x1), image.width), min(math.ceil(y1), image.height)))
         x1, y1 = min(x1, image.width), min(y1, image.height)
-        view = part.resize((side, side), self.filter, box=(x0 - left, y0 - top, x1 - left, y1 - top))
-        return np.asarray(view).transpose(2, 0, 1)
+        return np.asarray(part.resize((side, side), self.filter, box=(x0 - left, y0 - top, x1 - left, y1 - top)))
+
+
+class ArrayCrops(PictureCrops):
+    """The same of images of other channels or types of values, channel by channel, as floats."""
+
+    def _crops(self, content: Path | bytes, size: list[int], shrink: float, groups: Boxes) -> list[np.ndarray]:
+        pixels = read_pixels(content, self.pixels)
+        channels = [Image.fromarray(np.ascontiguousarray(c, np.float32)) for c in np.moveaxis(pixels, 2, 0)]
+        crops = [
+            np.stack([[self._crop(channel, box, (1.0, 1.0), side) for channel in channels] for box in boxes])
+            for side, boxes in groups
+        ]
+        bounds = LIMITS[self.pixels.depth] if self.pixels.depth != "float32" else None
+        return [of_group if bounds is None else of_group.clip(*bounds) for of_group in crops]  # cubic filters overshoot
 
 
 def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor, list[str]]:
-    """Crops of the readable files, per group N×V×3×S×S; which of the batch they are; errors of the others."""
+    """Crops of the readable files, per group N×V×C×S×S; which of the batch they are; errors of the others."""
     good = [item for item in items if not isinstance(item, str)]
     readable = torch.tensor([not isinstance(item, str) for item in items])
     crops = [torch.from_numpy(np.stack(group)) for group in zip(*good, strict=True)]

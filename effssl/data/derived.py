@@ -41,7 +41,7 @@ def draw_angles(views: Views, name: str, group: ViewGroup) -> Tensor:
 
 
 def resized(x: Tensor, side: int) -> Tensor:
-    """Views V×B×3×S×S, resized to another side if needed."""
+    """Views V×B×C×S×S, resized to another side if needed."""
     if x.shape[-1] == side:
         return x
     flat = resize(x.flatten(0, 1), side).contiguous(memory_format=torch.channels_last)
@@ -49,7 +49,7 @@ def resized(x: Tensor, side: int) -> Tensor:
 
 
 def rotated(x: Tensor, positions: Tensor, group: ViewGroup) -> Tensor:
-    """Views V×B×3×S×S rotated by the angles at `positions`; with `every_angle` all V of them at each angle in turn."""
+    """Views V×B×C×S×S rotated by the angles at `positions`; with `every_angle` all V of them at each angle in turn."""
     flat = x.flatten(0, 1)
     parts = positions.flatten().split(len(flat))  # one, or one per angle
     turned = [rotate(flat, of_part, group.angles) for of_part in parts]

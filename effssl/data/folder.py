@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,17 +17,28 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from effssl.augment.pixel_format import PICTURES, PixelFormat
 from effssl.data.arrays import ArrayImages
 from effssl.data.dataset import Data
 from effssl.data.decoding import DiskFiles, crop_files
-from effssl.data.image_files import decode, displayed_size
+from effssl.data.display import picture
+from effssl.data.file_types.file_type import FileAbout
+from effssl.data.formats import (
+    SUFFIXES,
+    FormatsFound,
+    examine_all,
+    has_signature,
+    may_be_image,
+    measured_range,
+    read_pixels,
+    reason,
+)
 from effssl.data.images import CropRequest, Crops, Images, Reading, hex_digest, select_labels
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
-from effssl.runtime.progress import progress_bar, say
+from effssl.runtime.progress import say
 from effssl.runtime.reading import read_arrays
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
 IN_MEMORY_BYTES = 1 << 31  # that they take there at most
 STAMPED = 4096  # bytes at the beginning and at the end of a file by which it is recognized
@@ -44,6 +55,7 @@ class FolderImages:
     sizes: Tensor  # N×2 int64: height, width as displayed (EXIF orientation applied)
     labels: Tensor | None = None
     classes: list[str] = field(default_factory=list)
+    pixel_format: PixelFormat = PICTURES
     in_memory = False
     from_files = True
 
@@ -66,13 +78,17 @@ class FolderImages:
         """The files as workers read them."""
         return DiskFiles(self.paths)
 
+    def array(self, row: int) -> np.ndarray:
+        """The pixels of one whole image, H×W×C."""
+        return read_pixels(self.paths[row], self.pixel_format)
+
     def image(self, row: int) -> Image.Image:
         """One whole image."""
-        return decode(self.paths[row])
+        return picture(self.array(row), self.pixel_format)
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order; workers decode some batches ahead."""
-        return crop_files(self.files(), self.sizes, requests, reading)
+        return crop_files(self.files(), self.sizes, self.pixel_format, requests, reading)
 
 
 def is_folder(spec: str) -> bool:
@@ -145,23 +161,29 @@ def find_images(root: Path, unreadable: list[str], only: list[str] | None = None
     if not files:
         hint = f"; {closed[0]} cannot be opened" if closed else ""
         raise RequestError(f"no images under {root} (looked for {' '.join(SUFFIXES)}){hint}")
-    sizes = read_sizes(files)
-    bad = [str(path) for path, size in zip(files, sizes, strict=True) if size is None]
-    unreadable += bad
-    good = [(path, size) for path, size in zip(files, sizes, strict=True) if size is not None]
+    images, good = images_of(files, examine_all(files))
+    unreadable += [str(files[row]) for row in sorted(set(range(len(files))) - set(good))]
+    if images is None:
+        raise RequestError(
+            f"none of the {len(files)} image files under {root} can be read, e.g. {files[0]}{reason(files[0])}"
+        )
+    return images
+
+
+def images_of(files: list[Path], abouts: Sequence[FileAbout | None]) -> tuple[FolderImages | None, list[int]]:
+    """Files that can be read as images of one format, and their rows; None where there are none."""
+    good = [(row, about) for row, about in enumerate(abouts) if about is not None]
     if not good:
-        raise RequestError(f"none of the {len(files)} image files under {root} can be read, e.g. {bad[0]}")
-    return FolderImages([path for path, _ in good], torch.tensor([size for _, size in good]))
-
-
-def read_sizes(files: list[Path]) -> list[tuple[int, int] | None]:
-    """Height and width of each image file, None for one that cannot be read."""
-    sizes = []
-    with ThreadPoolExecutor() as pool, progress_bar(f"reading the sizes of {len(files)} images", len(files)) as advance:
-        for size in pool.map(displayed_size, files):
-            sizes.append(size)
-            advance(1)
-    return sizes
+        return None, []
+    rows = [row for row, _ in good]
+    paths = [files[row] for row in rows]
+    formats = FormatsFound()
+    for place, (_, about) in enumerate(good):
+        formats.add(place, about)
+    pixels = formats.common(lambda place: paths[place])
+    pixels = measured_range(pixels, len(paths), lambda place: read_pixels(paths[place], pixels))
+    sizes = torch.tensor([about.size for _, about in good])
+    return FolderImages(paths, sizes, pixel_format=pixels), rows
 
 
 def _walk(root: Path, only: list[str] | None = None, closed: list[str] | None = None) -> Iterator[Path]:
@@ -179,9 +201,9 @@ def _walk(root: Path, only: list[str] | None = None, closed: list[str] | None = 
                 inside.clear()
                 continue
             seen.add((about.st_dev, about.st_ino))
-            yield from (
-                Path(folder, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-            )
+            for path in (Path(folder, name) for name in names):
+                if may_be_image(path) and (path.suffix.lower() in SUFFIXES or has_signature(path)):
+                    yield path
 
 
 def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> tuple[Tensor, list[str]]:
@@ -264,14 +286,14 @@ def as_listed(images: Images, path: Path) -> FolderImages:
     if gone or new:
         say(f"the folder has changed since the run began: {gone} images are gone and left out, {new} new are not used")
     _refuse_replaced(paths, stamps)
-    return FolderImages(paths, sizes, labels, classes)
+    return FolderImages(paths, sizes, labels, classes, images.pixel_format)
 
 
 def keep_small(images: Images, unreadable: list[str]) -> Images:
     """Small images of one size, decoded into memory if they fit; other images as they are."""
     one_size = bool((images.sizes == images.sizes[0]).all())
     small = one_size and int(images.sizes[0].max()) <= IN_MEMORY_SIDE
-    fit = 3 * int(images.sizes[0].prod()) * len(images) <= IN_MEMORY_BYTES
+    fit = images.pixel_format.bytes * int(images.sizes[0].prod()) * len(images) <= IN_MEMORY_BYTES
     return _in_memory(images, unreadable) if small and fit else images
 
 
@@ -282,7 +304,7 @@ def _in_memory(images: Images, unreadable: list[str]) -> ArrayImages:
     keep, pixels = [], []
     for i, path in enumerate(files):
         try:
-            pixels.append(np.asarray(images.image(i)))
+            pixels.append(images.array(i))
             keep.append(i)
         except OSError:
             unreadable.append(str(path))
@@ -291,4 +313,4 @@ def _in_memory(images: Images, unreadable: list[str]) -> ArrayImages:
     stack = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
     rows = torch.tensor(keep)
     paths = [files[i] for i in keep]
-    return ArrayImages(stack, select_labels(images.labels, rows), images.classes, paths)
+    return ArrayImages(stack, select_labels(images.labels, rows), images.classes, paths, images.pixel_format)

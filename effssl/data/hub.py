@@ -19,7 +19,7 @@ import torch
 from effssl.data.archive import ArchiveImages
 from effssl.data.cifar import data_folder
 from effssl.data.dataset import Data
-from effssl.data.image_files import displayed_size
+from effssl.data.formats import FormatsFound, examine, measured_range, read_pixels
 from effssl.data.parts import SPLITS, divide
 from effssl.runtime.errors import RequestError, Stopped, did_you_mean
 from effssl.runtime.progress import progress_bar
@@ -179,7 +179,7 @@ def _examine(folder: Path, splits: list[tuple[str, Any]], unreadable: list[str])
     """The images that can be read, and which these are."""
     rows = [(number, row) for number, (_, data) in enumerate(splits) for row in range(len(data))]
     files = HubFiles(folder, splits, np.array(rows, np.int64).reshape(-1, 2), np.zeros(len(rows), np.uint32))
-    sizes, good = [], []
+    sizes, good, formats = [], [], FormatsFound()
     with progress_bar(f"reading {len(rows)} image sizes", len(rows)) as advance:
         for row in range(len(rows)):
             advance(1)
@@ -187,13 +187,16 @@ def _examine(folder: Path, splits: list[tuple[str, Any]], unreadable: list[str])
                 content = files.content(row)
             except OSError:
                 content = b""
-            size = displayed_size(content)
-            if size is None:
+            about = examine(content)
+            if about is None:
                 unreadable.append(files.name(row))
                 continue
             files.crcs[row] = zlib.crc32(content)
-            sizes.append(size)
+            sizes.append(about.size)
+            formats.add(row, about)
             good.append(row)
     if not good:
         raise RequestError(f"none of the {len(rows)} images of {folder} can be read")
-    return ArchiveImages(files.pick(np.array(good)), torch.tensor(sizes)), good
+    pixels = formats.common(files.name)
+    pixels = measured_range(pixels, len(good), lambda place: read_pixels(files.content(good[place]), pixels))
+    return ArchiveImages(files.pick(np.array(good)), torch.tensor(sizes), pixel_format=pixels), good

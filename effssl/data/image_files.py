@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,28 @@ from PIL import Image, ImageOps
 from effssl.runtime.errors import Stopped
 from effssl.runtime.reading import check_regular
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF", "HEIF")
 """What is decoded, whatever a file is called; of other formats PIL starts programs (PostScript: gs) or loads more."""
+STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF87a", b"GIF89a")
+BRANDS = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")  # of AVIF and HEIF files
 ORIENTATION = 0x0112  # the EXIF tag; values 5 to 8 swap width and height
+
+
+def is_picture(head: bytes) -> bool:
+    """Whether a file is a picture by its first bytes; formats whose signature is short are known by their suffix."""
+    boxed = head[4:8] == b"ftyp" and head[8:12] in BRANDS
+    return head.startswith(STARTS) or boxed or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+
+
+@cache
+def known_formats() -> tuple[str, ...]:
+    """Those of FORMATS that this pillow reads; HEIF is read by the package pillow-heif."""
+    with suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 @contextmanager
@@ -24,7 +44,7 @@ def opened(source: Path | bytes) -> Iterator[Image.Image]:
     try:
         if isinstance(source, Path):
             check_regular(source)
-        with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=FORMATS) as image:
+        with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=known_formats()) as image:
             yield image
     except (OSError, Stopped):
         raise

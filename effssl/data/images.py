@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from effssl.augment.pipeline import crop_and_flip
+from effssl.augment.pixel_format import PixelFormat
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,16 +46,22 @@ class Crops:
     """The crops of a request. Images that cannot be read have none."""
 
     readable: Tensor  # B booleans, on the CPU
-    groups: dict[str, Tensor]  # N×3×(V·side)×side of the N readable images, in [0, 1], on the device
+    groups: dict[str, Tensor]  # N×C×(V·side)×side of the N readable images, in [0, 1], on the device
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How images are read: to which device, by which resampling filter, with how many decoding processes."""
+    """How images are read: to which device, by which filter, with how many decoding processes, as which pixels."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     filter: str = "bilinear"
     workers: int = -1  # processes that decode files; -1 is one per core
+    pixels: PixelFormat | None = None  # what the reader takes; None is what the images are
+
+    def scaling(self, images: PixelFormat) -> tuple[float, float, int]:
+        """The value that becomes 0, the factor that follows, and how often a channel is repeated."""
+        low, high = (self.pixels or images).range_in(images)
+        return low, 1 / (high - low), (self.pixels or images).channels // images.channels
 
 
 class Images(Protocol):
@@ -70,6 +78,10 @@ class Images(Protocol):
     @property
     def sizes(self) -> Tensor:
         """Height and width of every image, N×2."""
+
+    @property
+    def pixel_format(self) -> PixelFormat:
+        """What the pixels of every image are."""
 
     @property
     def labels(self) -> Tensor | None:
@@ -91,8 +103,11 @@ class Images(Protocol):
     def fingerprint(self) -> str:
         """A short digest that changes when an image or a label does."""
 
+    def array(self, row: int) -> np.ndarray:
+        """The pixels of one whole image, H×W×C; raises OSError if it cannot be read."""
+
     def image(self, row: int) -> Image.Image:
-        """One whole image as RGB; raises OSError if it cannot be read."""
+        """One whole image as RGB, in false color where it has other channels; raises OSError if it cannot be read."""
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order; requests are taken some time before their crops are yielded."""
@@ -110,7 +125,7 @@ def whole_boxes(sizes: Tensor) -> Tensor:
 def crop_batches(
     images: Images, boxes: Tensor, side: int, batch: int, reading: Reading | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One crop of every image, in order: B×3×side×side in [0, 1] on the device, and their rows, B.
+    """One crop of every image, in order: B×C×side×side in [0, 1] on the device, and their rows, B.
 
     boxes: N×4. Images that cannot be read are left out, and so are batches without any readable image.
     """
@@ -126,21 +141,31 @@ def crop_batches(
 # What sources share
 
 
-def crop_from_pixels(batches: Iterable[tuple[CropRequest, list[Tensor]]], reading: Reading) -> Iterator[Crops]:
-    """Crop on the device. A batch of whole images comes in parts N×3×H×W uint8: as floats it may not fit in memory."""
+def crop_from_pixels(
+    batches: Iterable[tuple[CropRequest, list[Tensor]]], images: PixelFormat, reading: Reading
+) -> Iterator[Crops]:
+    """Crop on the device. A batch of whole images comes in parts N×C×H×W: as floats it may not fit in memory."""
+    low, factor, repeats = reading.scaling(images)
     for request, parts in batches:
         cropped: dict[str, list[Tensor]] = {name: [] for name in request.groups}
         start = 0
         for part in parts:
             pixels, count = upload(part, reading.device), len(part)
+            pixels = pixels.float() - low if low else pixels
             for name, group in request.groups.items():
                 views = len(group.boxes) // len(request.rows)
                 of_part = slice(start * views, (start + count) * views)
-                some = crop_and_flip(pixels, group.boxes[of_part], group.flips[of_part], group.side, reading.filter)
-                cropped[name].append(some)
+                boxes, flips = group.boxes[of_part], group.flips[of_part]
+                some = crop_and_flip(pixels, boxes, flips, group.side, reading.filter, factor)
+                cropped[name].append(repeated(some, repeats))
             start += count
         groups = {name: torch.cat(some) if len(some) > 1 else some[0] for name, some in cropped.items()}
         yield Crops(torch.ones(len(request.rows), dtype=torch.bool), groups)
+
+
+def repeated(x: Tensor, times: int) -> Tensor:
+    """Images of one channel N×1×H×W as N×times×H×W; others are returned as they are."""
+    return x.repeat(1, times, 1, 1) if times > 1 else x
 
 
 def upload(x: Tensor, device: torch.device) -> Tensor:

@@ -36,6 +36,7 @@ CLEAN_AUGMENT = {
     "gray": 0.0,
     "blur": (0.0,),
     "solarize": (0.0,),
+    "channel_dropout": 0.0,
 }
 
 
@@ -116,7 +117,8 @@ class ViewLoader:
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
         """The batches of an epoch from its `first`-th step on."""
         to_request, to_finish = itertools.tee(self._plan(epoch, first))  # images are read some steps ahead
-        reading = Reading(self.device, self.spec.augment.filter, self.workers)
+        augment = self.spec.augment
+        reading = Reading(self.device, augment.filter, self.workers, augment.pixels)
         crops = self.images.crops(map(self._request, to_request), reading)
         for step, of_step in zip(to_finish, crops, strict=True):
             yield self._finish(step, of_step)
@@ -207,5 +209,5 @@ def _fill(rows: Tensor, crops: Crops) -> tuple[Tensor, Crops]:
 
 
 def _by_view(x: Tensor, views: int) -> Tensor:
-    """B×3×(V·S)×S → V×B×3×S×S; all views together, x.flatten(0, 1), are channels-last."""
+    """B×C×(V·S)×S → V×B×C×S×S; all views together, x.flatten(0, 1), are channels-last."""
     return x.unflatten(2, (views, -1)).permute(2, 0, 3, 4, 1).contiguous().permute(0, 1, 4, 2, 3)

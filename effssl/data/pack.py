@@ -1,8 +1,8 @@
 """Packs: images that were decoded once, in a folder of three files that training reads without decoding.
 
-pixels.bin  the images one after another, uint8, each as height×3×width
+pixels.bin  the images one after another, each as height×channels×width; uint8, uint16 or float32
 index.npz   per image: where it begins, its size, checksum, label and name
-pack.json   what the pack is: its parts, classes and short side, and a digest of the index
+pack.json   what the pack is: its parts, classes, short side and, of other than pictures, pixels; a digest of the index
 
 effssl/data/packing.py writes these files; this module reads them.
 """
@@ -22,7 +22,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from effssl.augment.pixel_format import PICTURES, PixelFormat
 from effssl.data.dataset import Data
+from effssl.data.display import picture
 from effssl.data.images import (
     CropRequest,
     Crops,
@@ -35,8 +37,10 @@ from effssl.data.images import (
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import progress_bar
 from effssl.runtime.reading import describe, read_arrays, read_bytes, read_json
+from effssl.schema import build, check
 
-FORMAT = "effssl pack 1"
+FORMAT = "effssl pack 1"  # of pictures
+FORMAT_OF_PIXELS = "effssl pack 2"  # of other pixels, which earlier versions would misread
 PART = 32  # images that are cropped at a time: as floats, a batch of photographs takes much memory
 PADDING = 2.0  # largest size of such a part, padded to its largest height and width, relative to its images
 
@@ -45,13 +49,14 @@ PADDING = 2.0  # largest size of such a part, padded to its largest height and w
 class PackedImages:
     """Images of any size that `effssl pack` decoded: parts of a memory-mapped file, read each time they are needed."""
 
-    pixels: np.ndarray  # the whole file, uint8; an image is stored there as height×3×width
+    pixels: np.ndarray  # the whole file, as bytes; an image is stored there as height×channels×width
     offsets: Tensor  # N int64: where each image begins
     sizes: Tensor  # N×2 int64: height, width
     digest: str  # of the pack's index
     paths: list[Path]  # relative to the folder that was packed
     labels: Tensor | None = None
     classes: list[str] = field(default_factory=list)
+    pixel_format: PixelFormat = PICTURES
     in_memory = False
     from_files = False
 
@@ -71,18 +76,23 @@ class PackedImages:
         return hex_digest(digest, self.labels)
 
     def read(self, rows: Tensor) -> Tensor:
-        """Images N×3×H×W, uint8, in the top left corner of the largest height and width among them."""
-        sizes = self.sizes[rows]
+        """Images N×C×H×W in the top left corner of the largest height and width among them."""
+        sizes, channels, bytes_of = self.sizes[rows], self.pixel_format.channels, self.pixel_format.bytes
         height, width = sizes.amax(0).tolist()
         # Not by torch: this runs in a thread, where torch's own threads would stay and compete with those of training.
-        out = np.zeros((len(rows), height, 3, width), np.uint8)
+        out = np.zeros((len(rows), height, channels, width), self.pixel_format.depth)
         for image, start, (h, w) in zip(out, self.offsets[rows].tolist(), sizes.tolist(), strict=True):
-            image[:h, :, :w] = self.pixels[start : start + 3 * h * w].reshape(h, 3, w)
+            content = self.pixels[start : start + bytes_of * h * w]
+            image[:h, :, :w] = content.view(out.dtype).reshape(h, channels, w)
         return torch.from_numpy(out).transpose(1, 2)
+
+    def array(self, row: int) -> np.ndarray:
+        """The pixels of one whole image, H×W×C."""
+        return self.read(torch.tensor([row]))[0].permute(1, 2, 0).numpy()
 
     def image(self, row: int) -> Image.Image:
         """One whole image."""
-        return Image.fromarray(np.ascontiguousarray(self.read(torch.tensor([row]))[0].permute(1, 2, 0).numpy()))
+        return picture(self.array(row), self.pixel_format)
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order; a thread reads one batch ahead."""
@@ -90,7 +100,7 @@ class PackedImages:
         def read(request: CropRequest) -> list[Tensor]:
             return [self.read(rows) for rows in request.rows.split(self._counts(request.rows))]
 
-        return crop_from_pixels(read_ahead(read, requests), reading)
+        return crop_from_pixels(read_ahead(read, requests), self.pixel_format, reading)
 
     def _counts(self, rows: Tensor) -> list[int]:
         """How many successive images are read at a time: one tall and one wide image would become two large ones."""
@@ -129,6 +139,7 @@ def open_pack(spec: str | Path, labels: str = "auto") -> Data:
         [Path(os.fsdecode(name)) for name in arrays["names"].tolist()],
         given,
         about["classes"] if given is not None else [],
+        pixels_of(about),
     )
     parts, start = {}, 0
     for name, count in about["parts"].items():
@@ -144,7 +155,7 @@ def _read_index(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         about = read_json(folder / "pack.json")
         content = read_bytes(folder / "index.npz")
         size = (folder / "pixels.bin").stat().st_size
-        if about["format"] != FORMAT:
+        if about["format"] not in (FORMAT, FORMAT_OF_PIXELS):
             raise RequestError(f"{folder} has the format {about['format']!r}; this effssl reads {FORMAT!r}")
         if hashlib.sha256(content).hexdigest() != about["index"] or size != about["bytes"]:
             raise RequestError(f"the pack {folder} is damaged (its checksum or size does not fit); pack it again")
@@ -155,6 +166,15 @@ def _read_index(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"the pack {folder} cannot be read ({describe(error)}); pack it again") from None
+
+
+def pixels_of(about: dict[str, Any]) -> PixelFormat:
+    """What the pixels of a pack are, by its pack.json."""
+    if about["format"] == FORMAT:
+        return PICTURES
+    pixels = build(PixelFormat, about["pixels"], "its pixels")
+    check(pixels, "its pixels.")
+    return pixels
 
 
 def _check_index(about: dict[str, Any], arrays: dict[str, np.ndarray], size: int) -> None:
@@ -171,7 +191,7 @@ def _check_index(about: dict[str, Any], arrays: dict[str, np.ndarray], size: int
     height, width, start = (columns[name].astype(np.int64) for name in ("heights", "widths", "offsets"))
     if min(height.min(), width.min()) < 1 or max(height.max(), width.max()) > size or start.min() < 0:
         raise ValueError("sizes or positions of its images are out of range")
-    if (start > size - 3 * height * width).any():
+    if (start > size - pixels_of(about).bytes * height * width).any():
         raise ValueError("images lie beyond the end of its pixels")
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise ValueError("its classes are not names")
@@ -181,9 +201,9 @@ def _check_index(about: dict[str, Any], arrays: dict[str, np.ndarray], size: int
 
 def check_pack(folder: Path) -> Iterator[str]:
     """Read all pixels; names of the images whose checksum does not fit."""
-    _, arrays = _read_index(folder)
+    about, arrays = _read_index(folder)
     pixels = np.memmap(folder / "pixels.bin", np.uint8, "r")
-    lengths = 3 * arrays["heights"].astype(np.int64) * arrays["widths"]
+    lengths = pixels_of(about).bytes * arrays["heights"].astype(np.int64) * arrays["widths"]
     with progress_bar("checking images", len(lengths)) as advance:
         columns = (arrays[key].tolist() for key in ("offsets", "crcs", "names"))
         for length, start, crc, name in zip(lengths.tolist(), *columns, strict=True):

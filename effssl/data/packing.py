@@ -21,11 +21,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data.dataset import Data
 from effssl.data.decoding import FORK, MARGIN, EncodedFiles, begin_worker, started
+from effssl.data.formats import decode_picture, read_pixels
 from effssl.data.hub import is_hub
-from effssl.data.image_files import decode
-from effssl.data.pack import FORMAT, check_pack, is_pack
+from effssl.data.pack import FORMAT, FORMAT_OF_PIXELS, check_pack, is_pack
 from effssl.data.parts import EncodedImages
 from effssl.data.sources import find_source, open_data
 from effssl.data.webdataset import is_shards
@@ -33,6 +34,7 @@ from effssl.runtime.append_store import AppendStore, claim_folder
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.progress import progress_bar, say
+from effssl.schema import to_dict
 
 BATCH = 64  # images that are appended at a time
 LISTED = 5  # unreadable files that a message names
@@ -95,10 +97,21 @@ class _PackPlan:
     splits: dict[str, EncodedImages]
     short_side: int
 
+    @property
+    def pixels(self) -> PixelFormat:
+        """What the pixels of all images are."""
+        return self.splits["train"].pixel_format
+
     def record(self) -> dict[str, Any]:
         """As plan.json holds it; another plan cannot be resumed."""
         splits = {name: [len(images), images.fingerprint()] for name, images in self.splits.items()}
-        return {"format": FORMAT, "short_side": self.short_side, "parts": splits}
+        return self.pixel_record() | {"short_side": self.short_side, "parts": splits}
+
+    def pixel_record(self) -> dict[str, Any]:
+        """The format of the pack."""
+        if self.pixels.is_picture:
+            return {"format": FORMAT}
+        return {"format": FORMAT_OF_PIXELS, "pixels": to_dict(self.pixels)}
 
 
 def write_pack(data: Data, root: Path, out: Path, short_side: int, workers: int) -> None:
@@ -113,6 +126,9 @@ def write_pack(data: Data, root: Path, out: Path, short_side: int, workers: int)
         listed = ", ".join(data.unreadable[:LISTED]) + (" …" if len(data.unreadable) > LISTED else "")
         say(f"skipped, cannot be read ({len(data.unreadable)}): {listed}")
     plan = _PackPlan(root, folders, short_side)
+    for name, images in folders.items():
+        if (images.pixel_format.channels, images.pixel_format.depth) != (plan.pixels.channels, plan.pixels.depth):
+            raise RequestError(f"{data.name}: the {name} images have {images.pixel_format}, the others {plan.pixels}")
     differs = "was begun with other images or another --short-side; choose another --out"
     with claim_folder(out, plan.record(), differs):
         if (out / "pack.json").is_file():
@@ -133,10 +149,13 @@ def resized_sizes(sizes: torch.Tensor, short_side: int) -> torch.Tensor:
 
 
 class _DecodedImages(Dataset):
-    """Worker side: an image as height×3×width, or an error message."""
+    """Worker side: an image as height×channels×width, or an error message."""
 
-    def __init__(self, files: Sequence[EncodedFiles], sizes: torch.Tensor, short_side: int) -> None:
+    def __init__(
+        self, files: Sequence[EncodedFiles], sizes: torch.Tensor, short_side: int, pixels: PixelFormat
+    ) -> None:
         self.files = files  # of each split
+        self.pixels = pixels
         self.ends = np.cumsum([len(part) for part in files])
         self.sizes = resized_sizes(sizes, short_side).numpy()
         self.scales = (self.sizes[:, 0] / sizes[:, 0].numpy()).tolist()
@@ -149,7 +168,10 @@ class _DecodedImages(Dataset):
         files, place = self.files[split], row - int(self.ends[split]) + len(self.files[split])
         height, width = self.sizes[row].tolist()
         try:
-            image = decode(files.content(place), MARGIN * self.scales[row])
+            if not self.pixels.is_picture:
+                pixels = resized(read_pixels(files.content(place), self.pixels), width, height)
+                return np.ascontiguousarray(pixels.transpose(0, 2, 1))
+            image = decode_picture(files.content(place), MARGIN * self.scales[row])
             if image.size != (width, height):
                 image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
         except OSError as error:
@@ -157,14 +179,25 @@ class _DecodedImages(Dataset):
         return np.ascontiguousarray(np.asarray(image).transpose(0, 2, 1))
 
 
+def resized(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
+    """An image H×W×C of any type of values at another size, antialiased."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    channels = [Image.fromarray(np.ascontiguousarray(channel, np.float32)) for channel in np.moveaxis(pixels, 2, 0)]
+    small = np.stack([np.asarray(c.resize((width, height), Image.Resampling.BICUBIC)) for c in channels], 2)
+    if pixels.dtype == np.float32:
+        return small
+    return small.round().clip(*LIMITS[pixels.dtype.name]).astype(pixels.dtype)
+
+
 def _write_pixels(out: Path, plan: _PackPlan, workers: int) -> np.ndarray:
     """Append the pixels of all images that an earlier attempt has not written; the records of all."""
     splits = plan.splits.values()
     files = [images.files() for images in splits]
-    images = _DecodedImages(files, torch.cat([images.sizes for images in splits]), plan.short_side)
+    images = _DecodedImages(files, torch.cat([images.sizes for images in splits]), plan.short_side, plan.pixels)
     if (out / "pixels.bin").exists():  # the earlier attempt was stopped between its last two steps
         os.replace(out / "pixels.bin", out / "pixels.part")
-    with AppendStore(out / "pixels.part", out / "index.part", RECORD, _total) as store:
+    with AppendStore(out / "pixels.part", out / "index.part", RECORD, partial(_total, pixels=plan.pixels)) as store:
         done = len(store.records())
         if done:
             say(f"resuming after {done} of {len(images)} images")
@@ -197,14 +230,14 @@ def _record(image: np.ndarray | str) -> tuple[int, int, int]:
     return image.shape[0], image.shape[2], zlib.crc32(image.data)
 
 
-def _lengths(records: np.ndarray) -> np.ndarray:
+def _lengths(records: np.ndarray, pixels: PixelFormat) -> np.ndarray:
     """Bytes of each image."""
-    return 3 * records["height"].astype(np.int64) * records["width"]
+    return pixels.bytes * records["height"].astype(np.int64) * records["width"]
 
 
-def _total(records: np.ndarray) -> int:
+def _total(records: np.ndarray, pixels: PixelFormat) -> int:
     """Bytes of all images."""
-    return int(_lengths(records).sum())
+    return int(_lengths(records, pixels).sum())
 
 
 def _finish(out: Path, plan: _PackPlan, records: np.ndarray) -> None:
@@ -222,9 +255,9 @@ def _finish(out: Path, plan: _PackPlan, records: np.ndarray) -> None:
     index = buffer.getvalue()
     write_atomically(out / "index.npz", index)
     os.replace(out / "pixels.part", out / "pixels.bin")
-    summary = {
-        "format": FORMAT, "short_side": plan.short_side, "parts": counts, "classes": plan.splits["train"].classes,
-        "bytes": _total(records), "index": hashlib.sha256(index).hexdigest(),
+    summary = plan.pixel_record() | {
+        "short_side": plan.short_side, "parts": counts, "classes": plan.splits["train"].classes,
+        "bytes": _total(records, plan.pixels), "index": hashlib.sha256(index).hexdigest(),
     }  # fmt: skip
     write_atomically(out / "pack.json", json.dumps(summary, indent=2) + "\n")
     for name in ("index.part", "plan.json", "lock"):
@@ -233,10 +266,10 @@ def _finish(out: Path, plan: _PackPlan, records: np.ndarray) -> None:
 
 def _index(plan: _PackPlan, records: np.ndarray, decoded: np.ndarray) -> dict[str, Any]:
     """Arrays of index.npz: where each decoded image begins, its size, checksum, name and label."""
-    folders = list(plan.splits.values())
+    folders, lengths = list(plan.splits.values()), _lengths(records, plan.pixels)
     paths = [path for images in folders for path in images.paths or []]
     arrays: dict[str, Any] = {
-        "offsets": (np.cumsum(_lengths(records)) - _lengths(records))[decoded],
+        "offsets": (np.cumsum(lengths) - lengths)[decoded],
         "heights": records["height"][decoded],
         "widths": records["width"][decoded],
         "crcs": records["crc"][decoded],

@@ -11,10 +11,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from effssl.data.dataset import Data
-from effssl.data.folder import FolderImages, read_sizes
+from effssl.data.folder import images_of
+from effssl.data.formats import examine_all
 from effssl.data.parts import SPLITS, divide
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import say
@@ -52,12 +51,10 @@ def open_table(spec: str, labels: str = "auto") -> Data:
     label = None if labels == "none" else _labels(table, columns)
     split = _splits(table, columns)
     files = [table.parent / name for name in named]
-    sizes = read_sizes(files)
-    good = [row for row, size in enumerate(sizes) if size is not None]
-    unreadable = [str(file) for file, size in zip(files, sizes, strict=True) if size is None]
-    if not good:
-        raise RequestError(f"none of the {len(files)} images of {table} can be read, e.g. {one_line(unreadable[0])}")
-    images = FolderImages([files[row] for row in good], torch.tensor([sizes[row] for row in good]))
+    images, good = images_of(files, examine_all(files))
+    if images is None:
+        raise RequestError(f"none of the {len(files)} images of {table} can be read, e.g. {one_line(files[0])}")
+    unreadable = [str(files[row]) for row in sorted(set(range(len(files))) - set(good))]
     return divide(table.stem, images, _pick(label, good), _pick(split, good), unreadable)
 
 

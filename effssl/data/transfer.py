@@ -19,7 +19,8 @@ from torch import Tensor
 
 from effssl.data.cifar import LAYOUT, UNREADABLE, data_folder, data_of, open_cifar, read_layout, verify
 from effssl.data.dataset import Data
-from effssl.data.folder import FolderImages, load_folder, read_sizes
+from effssl.data.folder import FolderImages, load_folder
+from effssl.data.formats import examine_all
 from effssl.data.images import Images, hex_digest
 from effssl.data.splits import pick_per_class
 from effssl.data.voc import CLASSES, VocImage, read_voc
@@ -58,7 +59,7 @@ def published(name: str, paths: list[Path], labels: Tensor, classes: list[str]) 
     """The files of a published list with their labels."""
     if not paths:
         raise RequestError(f"{name}: there are no images")
-    sizes = torch.tensor([size or (0, 0) for size in read_sizes(paths)])
+    sizes = torch.tensor([about.size if about else (0, 0) for about in examine_all(paths)])
     return PublishedImages(paths, sizes, labels, classes)
 
 

@@ -15,9 +15,9 @@ class Views:
     """Views of one batch, on the training device. In a run of many processes a rank holds `rows` of `total` images."""
 
     index: Tensor  # B: row of each image in the data set, on the CPU
-    pixels: dict[str, Tensor] = field(default_factory=dict)  # by group, V×B×3×S×S: normalized, each view channels-last
+    pixels: dict[str, Tensor] = field(default_factory=dict)  # by group, V×B×C×S×S: normalized, each view channels-last
     angles: dict[str, Tensor] = field(default_factory=dict)  # by rotated group, V×B: positions in its set, on the CPU
-    clean: Tensor | None = None  # B×3×S×S: the image itself, resized, flipped at random, normalized
+    clean: Tensor | None = None  # B×C×S×S: the image itself, resized, flipped at random, normalized
     seed: int = 0
     step: int = 0
     total: int = 0  # images of the batch over all processes

@@ -24,17 +24,19 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
+from effssl.augment.pixel_format import PixelFormat
 from effssl.data.archive import MEMBER, ArchiveImages, Members, find_images, read_members
 from effssl.data.cifar import data_folder
 from effssl.data.dataset import Data
-from effssl.data.folder import SUFFIXES
+from effssl.data.formats import SUFFIXES
 from effssl.data.parts import SPLITS, divide
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
 from effssl.runtime.progress import say
 from effssl.runtime.reading import describe, parse_json, read_arrays
+from effssl.schema import build, to_dict
 
-FORMAT = "effssl shards 1"
+FORMAT = "effssl shards 2"
 NUMBERS = re.compile(r"\{(\d+)\.\.(\d+)\}")
 MOST_SHARDS = 100_000
 LABEL_FILES = (".cls", ".json")
@@ -194,6 +196,7 @@ def _kept_index(shards: list[Path]) -> ShardIndex:
 def _dump_index(index: ShardIndex) -> bytes:
     members, buffer = index.images.members, io.BytesIO()
     arrays = {"table": members.table, "names": members.names, "sizes": index.images.sizes.numpy()}
+    arrays["pixels"] = np.array(json.dumps(to_dict(index.images.pixel_format)))
     arrays["unreadable"] = np.array([os.fsencode(name) for name in index.unreadable], "S")
     if index.labels is not None:
         arrays["labels"] = np.array([os.fsencode(label) for label in index.labels], "S")
@@ -208,5 +211,6 @@ def _load_index(path: Path, shards: list[Path]) -> ShardIndex:
     fits = table.dtype == MEMBER and names.shape == table.shape and sizes.shape == (len(table), 2)
     if not fits or not len(table) or (labels is not None and len(labels) != len(table)):
         raise ValueError("its columns do not fit together")
-    images = ArchiveImages(Members(shards, table, names), torch.from_numpy(sizes))
+    pixels = build(PixelFormat, parse_json(str(stored["pixels"])), str(path))
+    images = ArchiveImages(Members(shards, table, names), torch.from_numpy(sizes), pixel_format=pixels)
     return ShardIndex(images, labels, [os.fsdecode(name) for name in stored["unreadable"].tolist()])

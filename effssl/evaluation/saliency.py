@@ -11,7 +11,7 @@ from torch import nn
 
 from effssl.augment.color import normalize
 from effssl.data import Data
-from effssl.data.images import crop_batches, whole_boxes
+from effssl.data.images import Reading, crop_batches, whole_boxes
 from effssl.features.extract import extract
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
@@ -46,7 +46,8 @@ def saliency_maps(
     cam = LayerGradCam(model, layer)
     maps = []
     with progress_bar("saliency", len(data.train)) as advance:
-        for pixels, rows in crop_batches(data.train, whole_boxes(data.train.sizes), encoder.size, BATCH):
+        reading = Reading(pixels=encoder.pixels)
+        for pixels, rows in crop_batches(data.train, whole_boxes(data.train.sizes), encoder.size, BATCH, reading):
             x = normalize(pixels, tuple(encoder.about["mean"]), tuple(encoder.about["std"])).requires_grad_()
             by_label = labels is not None and target == "label"
             explained = labels[rows] if by_label else model(x.detach()).argmax(1)  # type: ignore[index]
@@ -76,7 +77,7 @@ def last_maps(encoder: LoadedEncoder) -> nn.Module:
 
     handles = [module.register_forward_hook(note) for module in backbone.modules()]
     with torch.no_grad():
-        backbone(torch.zeros(1, 3, encoder.size, encoder.size, device=encoder.device))
+        backbone(torch.zeros(1, encoder.pixels.channels, encoder.size, encoder.size, device=encoder.device))
     for handle in handles:
         handle.remove()
     # Tokens after the maps mean that these are only the patches that a transformer starts from.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from effssl.data.folder import displayed_size
+from effssl.data.formats import examine
 from effssl.explore.embedding import FeaturesLike, load_embedding
 from effssl.explore.encoder import EncoderLike, FeatureOptions
 from effssl.explore.feature_files import Embedding
@@ -156,8 +156,8 @@ def _ranked(rows: np.ndarray, embedding: Embedding, device: torch.device) -> Dup
 
 def _size(file: Path) -> tuple[int, int, int] | tuple[None, None, None]:
     """Width, height and bytes of an image file, if it exists."""
-    size = displayed_size(file)
-    if size is None:
+    about = examine(file)
+    if about is None:
         return None, None, None
-    height, width = size
+    height, width = about.size
     return width, height, file.stat().st_size

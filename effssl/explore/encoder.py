@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from effssl.loading import load
 from effssl.network.loaded import LoadedEncoder
@@ -53,5 +54,9 @@ def open_encoder(run: EncoderLike, options: EncodingOptions) -> LoadedEncoder:
 
 def encoder_digest(encoder: LoadedEncoder) -> str:
     """A short digest of an encoder's weights and preprocessing."""
-    transform = [encoder.size, encoder.share, encoder.filter, list(encoder.about["mean"]), list(encoder.about["std"])]
+    transform: list[Any] = [
+        encoder.size, encoder.share, encoder.filter, list(encoder.about["mean"]), list(encoder.about["std"])
+    ]  # fmt: skip
+    if not encoder.pixels.is_picture:
+        transform.append(asdict(encoder.pixels))
     return hashlib.blake2b(f"{encoder.fingerprint()} {json.dumps(transform)}".encode(), digest_size=8).hexdigest()

@@ -14,9 +14,11 @@ from PIL import Image
 from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor
 
-from effssl.data.arrays import channels_first
-from effssl.data.folder import FolderImages
-from effssl.data.image_files import displayed_size, upright_rgb
+from effssl.augment.pixel_format import LIMITS
+from effssl.data.folder import images_of
+from effssl.data.formats import examine, reason
+from effssl.data.image_files import upright_rgb
+from effssl.data.layouts import format_of, stack_of
 from effssl.explore.encoder import FeatureOptions, open_encoder
 from effssl.features.extract import feature_batches
 from effssl.network.loaded import LoadedEncoder, pil_to_tensor
@@ -99,9 +101,11 @@ def _feature_batches(encoder: LoadedEncoder, images: Any, batch: int, workers: i
 
 def _of_arrays(encoder: LoadedEncoder, images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
     for start in range(0, len(images), batch):
-        pixels = channels_first(images[start : start + batch], "images")
+        pixels = stack_of(images[start : start + batch], "images")
+        found = format_of(pixels, 1, "images")
+        if found.depth == "float32" != encoder.pixels.depth and found.range != LIMITS["float32"]:
+            raise RequestError(f"images: floats between {found.range[0]:g} and {found.range[1]:g}; expected 0 to 1")
         x = torch.from_numpy(np.ascontiguousarray(pixels))
-        x = x if x.dtype == torch.uint8 else x.float()
         yield encoder(x.to(encoder.device)).float().cpu().numpy()
 
 
@@ -120,11 +124,14 @@ def _of_pil_images(encoder: LoadedEncoder, images: Sequence[Image.Image], batch:
 
 
 def _of_files(encoder: LoadedEncoder, files: list[Path], batch: int, workers: int) -> Iterator[np.ndarray]:
-    sizes = [displayed_size(file) for file in files]
+    abouts = [examine(file) for file in files]
     # Every image needs its row, so none can be skipped.
-    if unreadable := [str(file) for file, size in zip(files, sizes, strict=True) if size is None]:
-        raise RequestError(f"{len(unreadable)} of {len(files)} images cannot be read, e.g. {unreadable[0]}")
-    images = FolderImages(files, torch.tensor(sizes).view(-1, 2))
+    if unreadable := [file for file, about in zip(files, abouts, strict=True) if about is None]:
+        first = f"{unreadable[0]}{reason(unreadable[0])}"
+        raise RequestError(f"{len(unreadable)} of {len(files)} images cannot be read, e.g. {first}")
+    images, _ = images_of(files, abouts)
+    if images is None:
+        return
     done = 0
     for h, rows in feature_batches(encoder, images, batch=batch, workers=workers):
         if int(rows[0]) != done or len(rows) < min(batch, len(files) - done):

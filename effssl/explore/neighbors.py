@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from effssl.data.folder import FolderImages, displayed_size
+from effssl.data.folder import images_of
+from effssl.data.formats import examine, reason
 from effssl.explore.embedding import FeaturesLike, load_embedding
 from effssl.explore.encoder import EncoderLike, FeatureOptions, encoder_digest, open_encoder
 from effssl.explore.feature_files import Embedding
@@ -137,17 +138,18 @@ def _encode(encoder: LoadedEncoder, queries: Sequence[Query]) -> Iterator[Tensor
 
 
 def _encode_files(encoder: LoadedEncoder, files: Sequence[Path]) -> list[Tensor]:
-    sizes = []
+    abouts = []
     for file in files:
         _check_exists(file)
-        size = displayed_size(file)
-        if size is None:
-            raise RequestError(f"{file} is not an image that can be read")
-        sizes.append(size)
+        about = examine(file)
+        if about is None:
+            raise RequestError(f"{file} is not an image that can be read{reason(file)}")
+        abouts.append(about)
     features: list[Tensor] = []
-    if files:
+    images, _ = images_of(list(files), abouts)
+    if images is not None:
         with torch.inference_mode():
-            for h, _ in feature_batches(encoder, FolderImages(list(files), torch.tensor(sizes)), workers=0):
+            for h, _ in feature_batches(encoder, images, workers=0):
                 features += h.unbind()
     if len(features) < len(files):
         raise RequestError(f"{len(files) - len(features)} of the query images cannot be decoded")

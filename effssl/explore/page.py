@@ -13,7 +13,8 @@ from typing import Any
 from PIL import Image
 
 from effssl.data import Images
-from effssl.data.folder import decode
+from effssl.data.display import picture
+from effssl.data.formats import examine, read_pixels
 from effssl.explore.gallery import Gallery
 from effssl.runtime.progress import progress_bar, say
 
@@ -78,10 +79,17 @@ def _figure(name: str, captions: Iterable[str], first: bool, positions: Rows) ->
     )
 
 
+def _read(file: Path) -> Image.Image:
+    about = examine(file)
+    if about is None:
+        raise OSError("it is no image")
+    return picture(read_pixels(file, about.pixels), about.pixels)
+
+
 def _thumbnail(name: str, positions: Rows) -> str:
     images, row = positions.get(name, (None, 0))
     try:
-        image = decode(Path(name)) if images is None else images.image(row)
+        image = _read(Path(name)) if images is None else images.image(row)
     except OSError:  # moved or deleted
         return MISSING
     image.thumbnail((SIDE, SIDE))

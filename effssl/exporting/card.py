@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from effssl.augment.pixel_format import PixelFormat
 from effssl.exporting.exported_file import ExportedFile
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
@@ -16,9 +17,11 @@ def model_card(loaded: LoadedEncoder, exported: ExportedFile, file: str, to: str
     """The model card of an exported encoder, in Markdown."""
     about, size = loaded.about, loaded.size
     kind = "float32 images in [0, 1]" if exported.normalizes else "normalized images"
-    takes = f"{kind}, N×3×{size}×{size}"
+    channels = loaded.pixels.channels
+    takes = f"{kind}, N×{channels}×{size}×{size}"
     if to == "safetensors":
-        takes = "images N×3×H×W of any size, uint8 or float in [0, 1]; it crops, resizes and normalizes them"
+        of = "uint8 or float in [0, 1]" if loaded.pixels.is_picture else _values(loaded.pixels)
+        takes = f"images N×{channels}×H×W of any size, {of}; it crops, resizes and normalizes them"
     parts = [
         f"# {file}\n",
         f"An image encoder, {about['encoder']}, {loaded.dim} features per image, for {to}. "
@@ -49,14 +52,41 @@ def _preprocessing(loaded: LoadedEncoder, inside: bool) -> dict[str, str]:
         "crop": f"the center square, {100 * loaded.share:.4g} % of the shorter side",
         "size": f"{size}×{size}",
         "filter": f"{loaded.filter}, antialiased",
-        "values": "RGB, 0 to 1",
+        "values": "RGB, 0 to 1" if loaded.pixels.is_picture else _values(loaded.pixels),
         f"mean ({where})": _numbers(loaded.about["mean"]),
         f"standard deviation ({where})": _numbers(loaded.about["std"]),
     }
 
 
+def _values(pixels: PixelFormat) -> str:
+    low, high = pixels.range
+    return f"{pixels}, of which {low:g} and {high:g} become 0 and 1"
+
+
+def _code_for_arrays(loaded: LoadedEncoder, exported: ExportedFile, to: str) -> list[str]:
+    """Python code from an array of other pixels than those of pictures to its features."""
+    low, high = loaded.pixels.range
+    if to == "safetensors":
+        shape = f"1, {loaded.pixels.channels}, 64, 64"
+        return [f"images = torch.zeros({shape})  # your images, of any size", "features = model(images)"]
+    shape = f"(1, {loaded.pixels.channels}, {loaded.size}, {loaded.size})"
+    lines = [f"images = numpy.zeros({shape}, numpy.float32)  # your images, cropped and resized"]
+    lines.append(f"images = (images - {low:g}) / {high - low:g}")
+    if not exported.normalizes:
+        mean, std = (f"numpy.reshape({list(loaded.about[key])}, (-1, 1, 1))" for key in ("mean", "std"))
+        lines.append(f"images = (images - {mean}) / {std}")
+    if to == "onnx":
+        return [*lines, 'features = session.run(None, {"images": images.astype(numpy.float32)})[0]']
+    return [*lines, "with torch.inference_mode():", "    features = model(torch.from_numpy(images).float())"]
+
+
 def _code(loaded: LoadedEncoder, exported: ExportedFile, to: str) -> str:
-    """Python code from an image file to its features."""
+    """Python code from an image file, or an array, to its features."""
+    if not loaded.pixels.is_picture:
+        needed = ["import torch"] if to != "onnx" else []
+        needed += ["import numpy"] if to != "safetensors" else []
+        lines = [*dict.fromkeys([*needed, *exported.code, *_code_for_arrays(loaded, exported, to)])]
+        return _imports_first(lines)
     lines = [*exported.code, "from PIL import Image" + ("" if to == "safetensors" else ", ImageOps")]
     if to == "safetensors":
         lines.append('features = model.embed([Image.open("photo.jpg")])')
@@ -76,6 +106,10 @@ def _code(loaded: LoadedEncoder, exported: ExportedFile, to: str) -> str:
             "with torch.inference_mode():",
             "    features = model(images)",
         ]
+    return _imports_first(lines)
+
+
+def _imports_first(lines: list[str]) -> str:
     imports = sorted(
         (line for line in lines if line.startswith(("import ", "from "))), key=lambda line: line.split()[1]
     )

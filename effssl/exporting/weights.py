@@ -10,7 +10,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from effssl.exporting.exported_file import ExportedFile
-from effssl.network.encoders import CLASSIFIERS, has_small_stem, timm_arguments, timm_name, torchvision_arguments
+from effssl.network.encoders import (
+    CLASSIFIERS,
+    first_convolution,
+    has_small_stem,
+    timm_arguments,
+    timm_name,
+    torchvision_arguments,
+)
 from effssl.network.loaded import LoadedEncoder, dump_encoder
 from effssl.network.options import patch_filters, pixels_side
 from effssl.network.small import small_width
@@ -43,7 +50,7 @@ def torchvision(loaded: LoadedEncoder, file: str) -> ExportedFile:
             "import torch",
             "import torchvision",
             f'model = torchvision.models.get_model("{name}", weights=None{_arguments(arguments)})',
-            *(SMALL_STEM if _small_stem(loaded) else []),
+            *_stem(loaded),
             f"model.{_classifier(loaded.backbone)} = torch.nn.Identity()",
             f'model.load_state_dict(torch.load("{file}", weights_only=True))',
             "model.eval()",
@@ -59,14 +66,15 @@ def timm(loaded: LoadedEncoder, file: str) -> ExportedFile:
         raise RequestError(f"timm has no {name} network with these keys; export to {_alternatives(loaded)}")
     mean, std = tuple(loaded.about["mean"]), tuple(loaded.about["std"])
     preprocessing = (
-        f"preprocessing = dict(input_size=(3, {loaded.size}, {loaded.size}), crop_pct={loaded.share:g}, "
+        f"preprocessing = dict(input_size={(loaded.pixels.channels, loaded.size, loaded.size)}, "
+        f"crop_pct={loaded.share:g}, "
         f'interpolation="{loaded.filter}", mean={mean}, std={std})'
     )
     arguments = f"num_classes=0, pretrained_cfg_overlay=preprocessing{_arguments(timm_arguments(name, loaded.size))}"
-    if _small_stem(loaded):
+    if _stem(loaded):
         create = [
             f'model = timm.create_model("{timm_name(name)}", {arguments})',
-            *SMALL_STEM,
+            *_stem(loaded),
             f'timm.models.load_checkpoint(model, "{file}")',
         ]
     else:
@@ -90,8 +98,18 @@ def _is_ours(name: str) -> bool:
     return bool(small_width(name) or patch_filters(name) or pixels_side(name))
 
 
-def _small_stem(loaded: LoadedEncoder) -> bool:
-    return has_small_stem(loaded.about["encoder"], loaded.size, loaded.about["stem"])
+def _stem(loaded: LoadedEncoder) -> list[str]:
+    """Code that changes a library's network into one with this stem and these channels."""
+    small = has_small_stem(loaded.about["encoder"], loaded.size, loaded.about["stem"])
+    lines = SMALL_STEM if small else []
+    found = first_convolution(loaded.backbone)
+    if loaded.pixels.channels == 3 or found is None:
+        return lines
+    key, first = found
+    arguments = {name: getattr(first, name) for name in ("kernel_size", "stride", "padding")}
+    arguments["bias"] = first.bias is not None
+    conv = f"torch.nn.Conv2d({first.in_channels}, {first.out_channels}{_arguments(arguments)})"
+    return [*lines, f'model.set_submodule("{key}", {conv})']
 
 
 def _classifier(backbone: nn.Module) -> str:

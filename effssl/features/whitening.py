@@ -13,7 +13,7 @@ from effssl.data.images import Images
 from effssl.data.sample import sampler
 from effssl.features.extract import run_over
 from effssl.network.encoders import Encoder, JoinedMaps, build_encoder
-from effssl.network.loaded import LoadedEncoder, freeze
+from effssl.network.loaded import LoadedEncoder, freeze, pixels_of
 from effssl.network.options import PATCH_DIM, ReadoutOptions
 from effssl.network.patches import PatchEncoder, PatchResponses
 from effssl.network.readout import Readout, Whitening, flip_mean
@@ -58,7 +58,7 @@ class ReadoutFitter:
             raise RequestError(
                 f"{joined.shape[1]:,} features are too many to whiten (at most {WIDEST:,}); use --readout.no-maps"
             )
-        readout = Readout(self.options, joined.shape[1])
+        readout = Readout(self.options, joined.shape[1], len(self.about["mean"]))
         readout.whitening.fit([joined])
         if self.options.patches:
             readout.patches, readout.patch_whitening = self._patches
@@ -68,7 +68,8 @@ class ReadoutFitter:
 
     @cached_property
     def _patches(self) -> tuple[PatchResponses, Whitening]:
-        patches = PatchResponses(self.options.patches, stride=self.options.patch_stride)
+        channels = len(self.about["mean"])
+        patches = PatchResponses(self.options.patches, stride=self.options.patch_stride, channels=channels)
         patches.fit(sample_of(self.images, self.about, self.seed), generator(self.seed, "readout"))
         whitening = Whitening(patches.dim, self.options.patch_dim)
         whitening.fit([self._features(patches)])
@@ -87,8 +88,8 @@ def first_images(images: Images, most: int) -> Images:
 
 
 def sample_of(images: Images, about: dict[str, Any], seed: int) -> Tensor:
-    """Some images with the preprocessing of an encoder, N×3×S×S."""
-    augment = Augment(mean=tuple(about["mean"]), std=tuple(about["std"]))
+    """Some images with the preprocessing of an encoder, N×C×S×S."""
+    augment = Augment(pixels=pixels_of(about), mean=tuple(about["mean"]), std=tuple(about["std"]))
     return sampler(images, about["image_size"], augment, seed)()
 
 
@@ -99,7 +100,7 @@ def sample_of(images: Images, about: dict[str, Any], seed: int) -> Tensor:
 @torch.no_grad()
 def patch_encoder(images: Images, like: LoadedEncoder, name: str = "patches", seed: int = 0) -> LoadedEncoder:
     """k-means patches of these images, whitened, with the preprocessing of another encoder."""
-    built = build_encoder(name, like.size).to(like.device)
+    built = build_encoder(name, like.size, channels=like.pixels.channels).to(like.device)
     assert isinstance(built.backbone, PatchEncoder)
     built.backbone.derive(sample_of(images, like.about, seed), generator(seed, "filters"))
     return whitened(freeze(built, about_of(like, name)), images, ReadoutOptions(maps=False, dim=PATCH_DIM), seed)
@@ -110,7 +111,7 @@ def untrained_encoder(images: Images, like: LoadedEncoder, seed: int = 0) -> Loa
     """The same network with random weights; whitened if the other is."""
     name, stem = like.about["encoder"], like.about["stem"]
     with seeded(seed, "random weights"):
-        built = build_encoder(name, like.size, stem)
+        built = build_encoder(name, like.size, stem, like.pixels.channels)
     if isinstance(built.backbone, (SmallEncoder, PatchEncoder)):
         built.backbone.derive(sample_of(images, like.about, seed), generator(seed, "filters"))
     loaded = freeze(built.to(like.device), about_of(like, name))
@@ -127,5 +128,5 @@ def whitened(loaded: LoadedEncoder, images: Images, options: ReadoutOptions, see
 
 def about_of(like: LoadedEncoder, name: str) -> dict[str, Any]:
     """The preprocessing of an encoder for another one."""
-    keys = ("image_size", "stem", "mean", "std", "filter", "share")
+    keys = ("image_size", "stem", "mean", "std", "pixels", "filter", "share")
     return {key: like.about[key] for key in keys if key in like.about} | {"encoder": name, "weights": "untrained"}

@@ -23,13 +23,13 @@ def adapt(key: str, weight: Tensor, shape: tuple[int, ...], first: str) -> tuple
 
 
 def _adapt_first(weight: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, str] | None:
-    """Gray filters become RGB filters of the same response to gray; kernels are resized."""
+    """Filters of other channels become their mean, of the same response to equal channels; kernels are resized."""
     done = []
-    if weight.shape[1] == 1 < shape[1]:
-        weight = weight.expand(-1, shape[1], -1, -1) / shape[1]
-        done.append(f"gray filters for {shape[1]} channels")
     if weight.shape[1] != shape[1]:
-        return None
+        old = weight.shape[1]
+        weight = weight.mean(1, keepdim=True).expand(-1, shape[1], -1, -1) * (old / shape[1])
+        what = "gray filters" if old == 1 else f"the mean of filters of {old} channels"
+        done.append(f"{what} for {shape[1]} channels")
     if weight.shape[2:] != shape[2:]:
         old, new = weight.shape[-1], shape[-1]
         # A pattern that is smaller by this factor gets the same response: the sum over a kernel stays as it is.

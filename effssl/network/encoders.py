@@ -29,7 +29,7 @@ CLASSIFIERS = ("fc", "classifier", "head", "heads")  # torchvision's names of th
 
 
 class Encoder(nn.Module):
-    """f: normalized images N×3×S×S → features h, N×h_dim; `stages()` lets terms share a part of it.
+    """f: normalized images N×C×S×S → features h, N×h_dim; `stages()` lets terms share a part of it.
 
     `backbone` is the module whose state dict is saved, with the key names of its library. A finished encoder may have a
     `readout`, which joins and whitens features: then it gives N×dim numbers in place of h.
@@ -118,21 +118,21 @@ class JoinedMaps(nn.Module):
         return self.encoder.joined(x)
 
 
-def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
+def build_encoder(name: str, image_size: int, stem: str = "auto", channels: int = 3) -> Encoder:
     """Build a randomly initialized encoder by name; a stem that is computed from images is still zero."""
     if stem in DERIVED_STEMS and not small_width(name):
         raise RequestError(f"a stem of {stem} filters is for the encoders tiny and small, not for {name}")
     if width := small_width(name):
         kind = stem if stem in DERIVED_STEMS else "learned"
-        small = SmallEncoder(width, name.startswith("small"), kind, large_images=image_size > LARGE_IMAGE)
+        small = SmallEncoder(width, name.startswith("small"), kind, image_size > LARGE_IMAGE, channels)
         return Encoder(small, small.dim)
     if side := pixels_side(name):
-        return Encoder(Pixels(side), 3 * side**2)
+        return Encoder(Pixels(side), channels * side**2)
     if filters := patch_filters(name):
-        patches = PatchEncoder(filters)
+        patches = PatchEncoder(filters, channels=channels)
         return Encoder(patches, patches.dim)
     if name.startswith("timm:"):
-        return _from_timm(name.removeprefix("timm:"), image_size)
+        return _from_timm(name.removeprefix("timm:"), image_size, channels)
     if name not in model_names():
         raise RequestError(
             f"unknown encoder {name!r}{did_you_mean(name, model_names())}; "
@@ -148,7 +148,35 @@ def build_encoder(name: str, image_size: int, stem: str = "auto") -> Encoder:
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
     _drop_classifier(model)
-    return Encoder(model, feature_size(model, image_size, name))
+    take_channels(model, channels, name)
+    return Encoder(model, feature_size(model, image_size, name, channels))
+
+
+def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:
+    """The name and the module of the convolution that reads the images."""
+    return next(((key, module) for key, module in model.named_modules() if isinstance(module, nn.Conv2d)), None)
+
+
+def take_channels(model: nn.Module, channels: int, name: str) -> None:
+    """Let a network read images of other channels than three: its first convolution is replaced, with random weights.
+
+    They are drawn with the deviation of those before, scaled so that responses are as large as those to three channels.
+    """
+    if channels == 3:
+        return
+    found = first_convolution(model)
+    if found is None or found[1].in_channels != 3 or found[1].groups != 1:
+        raise RequestError(
+            f"{name} has no first convolution that could read {channels} channels; choose another encoder"
+        )
+    key, old = found
+    kept = {name: getattr(old, name) for name in ("kernel_size", "stride", "padding", "dilation")}
+    new = nn.Conv2d(channels, old.out_channels, **kept, bias=old.bias is not None)
+    nn.init.normal_(new.weight, std=float(old.weight.detach().std()) * (3 / channels) ** 0.5)
+    if new.bias is not None and old.bias is not None:
+        new.bias = old.bias
+    parent, _, child = key.rpartition(".")
+    setattr(model.get_submodule(parent), child, new)
 
 
 def torchvision_arguments(name: str, image_size: int) -> dict[str, Any]:
@@ -235,21 +263,22 @@ def check_timm_name(name: str) -> None:
         raise RequestError(f"timm has no weights {tag!r} of {model}; it has {has or 'none'}") from None
 
 
-def _from_timm(name: str, image_size: int) -> Encoder:
+def _from_timm(name: str, image_size: int, channels: int) -> Encoder:
     check_timm_name(name)
     import timm
 
     with refused(f"timm:{name}", image_size):
         model = timm.create_model(timm_name(name), pretrained=False, num_classes=0, **timm_arguments(name, image_size))
-    return Encoder(model, feature_size(model, image_size, f"timm:{name}"))
+    take_channels(model, channels, f"timm:{name}")
+    return Encoder(model, feature_size(model, image_size, f"timm:{name}", channels))
 
 
-def feature_size(model: nn.Module, image_size: int, name: str) -> int:
-    """Width of a model's features, N×width for images N×3×size×size."""
+def feature_size(model: nn.Module, image_size: int, name: str, channels: int = 3) -> int:
+    """Width of a model's features, N×width for images N×C×size×size."""
     model.eval()
     with torch.no_grad(), refused(name, image_size):
         device = next((p.device for p in model.parameters()), None)
-        features = model(torch.zeros(2, 3, image_size, image_size, device=device))
+        features = model(torch.zeros(2, channels, image_size, image_size, device=device))
     model.train()
     if features.ndim != 2:
         raise RequestError(

@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
+from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data.image_files import upright_rgb
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
 from effssl.network.options import ReadoutOptions
 from effssl.network.readout import Readout
 from effssl.runtime.errors import RequestError
 from effssl.runtime.reading import check_regular, describe, one_line, parse_json
+from effssl.schema import build, check
 
 READOUT = "readout."  # prefix of the readout's tensors in an encoder file
 CLASSIFIER = "effssl_classifier."  # of a classifier on the features that an encoder file may hold; no network has it
@@ -36,8 +38,9 @@ CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
 class LoadedEncoder(nn.Module):
     """A trained encoder with its preprocessing: `features = encoder(images)`.
 
-    images: N×3×H×W, uint8 or float in [0, 1], any size. They are center-cropped, resized and normalized as in
-    training. `encoder.backbone` is the plain torchvision (or timm) module.
+    images: N×C×H×W, any size; uint8, uint16 or float in [0, 1], or in their own range of an encoder that was trained on
+    floats. They are center-cropped, resized and normalized as in training. `encoder.backbone` is the plain torchvision
+    (or timm) module.
     """
 
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
@@ -47,6 +50,7 @@ class LoadedEncoder(nn.Module):
         self.filter: str = about.get("filter", "bilinear")
         # Side of the center crop as a share of the shorter side: all of it for small images, else the usual share.
         self.share: float = about.get("share", 1.0 if self.size <= SMALL_IMAGE else CENTER)
+        self.pixels = pixels_of(about)
         self.projector: nn.Module | None = None
 
     @property
@@ -65,8 +69,22 @@ class LoadedEncoder(nn.Module):
         return self.encoder.device
 
     def preprocess(self, images: Tensor) -> Tensor:
-        """Raw images N×3×H×W → normalized N×3×size×size."""
-        x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+        """Raw images N×C×H×W → normalized N×C×size×size."""
+        return self.normalized(self.scaled(images))
+
+    def scaled(self, images: Tensor) -> Tensor:
+        """Raw images as floats between 0 and 1."""
+        if images.dtype == torch.uint8 and self.pixels.is_picture:
+            return images.float() / 255
+        name = str(images.dtype).removeprefix("torch.")
+        depth = name if name in LIMITS else "float32"
+        low, high = self.pixels.range_in(PixelFormat(images.shape[1], depth, LIMITS[depth]))  # type: ignore[arg-type]
+        x = images.float()
+        return x if (low, high) == (0, 1) else (x - low) / (high - low)
+
+    def normalized(self, x: Tensor) -> Tensor:
+        """Images N×C×H×W between 0 and 1 → normalized N×C×size×size."""
+        x = x.expand(-1, self.pixels.channels, -1, -1) if x.shape[1] == 1 else x
         if x.shape[-2:] != (self.size, self.size):
             sizes = torch.tensor(x.shape[-2:]).expand(len(x), 2)
             x = crop_resize(x, center_boxes(sizes, self.share).to(x.device), self.size, filter=self.filter)
@@ -96,7 +114,9 @@ class LoadedEncoder(nn.Module):
         return self.projector(h)
 
     def embed(self, images: list[Image.Image]) -> Tensor:
-        """Features of PIL images of any size, N×dim."""
+        """Features of PIL images of any size, N×dim; only of encoders that read RGB."""
+        if self.pixels.channels != 3:
+            raise RequestError(f"this encoder takes {self.pixels}, not PIL images; give an array N×C×H×W to encoder(…)")
         with torch.inference_mode():
             return torch.cat([self(pil_to_tensor(upright_rgb(image))[None].to(self.device)).cpu() for image in images])
 
@@ -166,11 +186,12 @@ def load_encoder(path: str | Path) -> LoadedEncoder:
     about.pop("classifier", None)  # the features do not depend on it
     tensors = {key: value for key, value in tensors.items() if not key.startswith(CLASSIFIER)}
     try:
-        encoder = build_encoder(about["encoder"], about["image_size"], about["stem"])
+        encoder = build_encoder(about["encoder"], about["image_size"], about["stem"], len(about["mean"]))
         of_readout = {key: tensors.pop(key) for key in list(tensors) if key.startswith(READOUT)}
         encoder.backbone.load_state_dict(tensors)
         if of_readout:
-            readout = Readout(ReadoutOptions(**about["readout"]), len(of_readout[f"{READOUT}whitening.mean"]))
+            joined = len(of_readout[f"{READOUT}whitening.mean"])
+            readout = Readout(ReadoutOptions(**about["readout"]), joined, len(about["mean"]))
             readout.load_state_dict({key.removeprefix(READOUT): value for key, value in of_readout.items()})
             encoder.readout = readout
     except (RuntimeError, TypeError, KeyError, AttributeError) as error:  # weights of another architecture
@@ -215,12 +236,25 @@ def check_about(about: Any) -> None:
         raise ValueError(f"its image size is {one_line(size)}")
     if type(share) not in (int, float) or not 0 < share <= 1 or about.get("filter", "bilinear") not in FILTERS:
         raise ValueError("its test transform is not known")
+    channels = pixels_of(about).channels
     for key, low in (("mean", -math.inf), ("std", 0.0)):
         values = about.get(key)
-        if not isinstance(values, (list, tuple)) or [type(v) in (int, float) for v in values] != [True] * 3:
-            raise ValueError(f"its {key} is not three numbers")
+        if not isinstance(values, (list, tuple)) or [type(v) in (int, float) for v in values] != [True] * channels:
+            raise ValueError(f"its {key} is not {'three' if channels == 3 else channels} numbers")
         if not all(low < v < math.inf for v in values):
             raise ValueError(f"its {key} is {one_line(list(values))}")
+
+
+def pixels_of(about: Mapping[str, Any]) -> PixelFormat:
+    """The pixels that an encoder was trained on; pictures where its description says nothing else."""
+    given = about.get("pixels", {})
+    if not isinstance(given, Mapping):
+        raise ValueError("its pixels are not described")
+    pixels = build(PixelFormat, given, "its pixels")
+    check(pixels, "its pixels.")
+    if not pixels.range[0] < pixels.range[1]:
+        raise ValueError(f"its pixels.range is {list(pixels.range)}")
+    return pixels
 
 
 def freeze(encoder: Encoder, about: dict[str, Any]) -> LoadedEncoder:

@@ -68,18 +68,18 @@ def kmeans_filters(patches: Tensor, count: int, generator: torch.Generator) -> t
 
 
 class PatchResponses(nn.Module):
-    """k-means patches: normalized images N×3×S×S → pooled responses N×(2·filters·pool²).
+    """k-means patches: normalized images N×C×S×S → pooled responses N×(2·filters·pool²).
 
     Every patch is normalized in contrast, whitened and compared with each centroid; responses of either sign beyond a
     threshold are averaged over pool×pool regions of the image. All linear steps are one convolution.
     """
 
-    filters: Tensor  # K×3×side×side
+    filters: Tensor  # K×C×side×side
     offset: Tensor  # K: the response of the mean patch
 
-    def __init__(self, filters: int, side: int = SIDE, stride: int = 1, pool: int = 2) -> None:
+    def __init__(self, filters: int, side: int = SIDE, stride: int = 1, pool: int = 2, channels: int = 3) -> None:
         super().__init__()
-        self.register_buffer("filters", torch.zeros(filters, 3, side, side))
+        self.register_buffer("filters", torch.zeros(filters, channels, side, side))
         self.register_buffer("offset", torch.zeros(filters))
         self.side = side
         self.stride = stride
@@ -88,7 +88,7 @@ class PatchResponses(nn.Module):
 
     @torch.no_grad()
     def fit(self, images: Tensor, generator: torch.Generator) -> None:
-        """Compute the filters from a sample of images, N×3×S×S."""
+        """Compute the filters from a sample of images, N×C×S×S."""
         patches = sample_patches(reduced(images), self.side, generator)
         patches = patches - patches.mean(1, keepdim=True)
         patches = patches / (patches.var(1, unbiased=False, keepdim=True) + CONTRAST).sqrt()
@@ -137,7 +137,7 @@ def region_means(x: Tensor, regions: int) -> Tensor:
 
 
 class Pixels(nn.Module):
-    """Normalized images N×3×S×S → their pixels at a smaller side, N×(3·side²)."""
+    """Normalized images N×C×S×S → their pixels at a smaller side, N×(C·side²)."""
 
     def __init__(self, side: int) -> None:
         super().__init__()

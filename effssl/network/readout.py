@@ -61,7 +61,7 @@ class Whitening(nn.Module):
 
 
 def flip_mean(function: Callable[[Tensor], Tensor], x: Tensor, flip: bool = True) -> Tensor:
-    """The mean of a function over images N×3×S×S and their mirror images; the function itself with `flip` off."""
+    """The mean of a function over images N×C×S×S and their mirror images; the function itself with `flip` off."""
     y = function(x)
     return (y + function(x.flip(3))) / 2 if flip else y
 
@@ -72,8 +72,8 @@ class Readout(nn.Module):
     Both are means over an image and its mirror image, and each is whitened by itself.
     """
 
-    def __init__(self, options: ReadoutOptions, joined: int) -> None:
-        """`joined` is the width of what the encoder joins: h, and the means of its maps."""
+    def __init__(self, options: ReadoutOptions, joined: int, channels: int = 3) -> None:
+        """`joined` is the width of what the encoder joins: h, and the means of its maps; `channels` are an image's."""
         super().__init__()
         self.options = options
         self.whitening = Whitening(joined, options.dim)
@@ -81,12 +81,12 @@ class Readout(nn.Module):
         self.patches: PatchResponses | None = None
         self.patch_whitening: Whitening | None = None
         if options.patches:
-            self.patches = PatchResponses(options.patches, stride=options.patch_stride)
+            self.patches = PatchResponses(options.patches, stride=options.patch_stride, channels=channels)
             self.patch_whitening = Whitening(self.patches.dim, options.patch_dim)
             self.dim += len(self.patch_whitening.matrix)
 
     def forward(self, x: Tensor, joined: Callable[[Tensor], Tensor]) -> Tensor:
-        """Normalized images N×3×S×S, and the function that gives their joined features N×D → N×dim."""
+        """Normalized images N×C×S×S, and the function that gives their joined features N×D → N×dim."""
         parts = [self.whitening(flip_mean(joined, x, self.options.flip))]
         if self.patches is not None and self.patch_whitening is not None:
             parts.append(self.patch_whitening(flip_mean(self.patches, x, self.options.flip)))

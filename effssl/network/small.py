@@ -73,14 +73,20 @@ class SmallEncoder(nn.Module):
     """
 
     def __init__(
-        self, width: int = WIDTH, first_block: bool = True, stem: str = "learned", large_images: bool = False
+        self,
+        width: int = WIDTH,
+        first_block: bool = True,
+        stem: str = "learned",
+        large_images: bool = False,
+        inputs: int = 3,
     ) -> None:
+        """`inputs` is the number of channels of an image."""
         super().__init__()
         self.dim = 8 * width
         self.stem = stem
         side, stride = (6, 4) if large_images and stem != "learned" else (3, 2)
-        channels = width if stem == "learned" else 2 * min(width, 3 * side**2)  # filters of both signs
-        self.conv1 = nn.Conv2d(3, channels, side, stride, padding=1, bias=stem != "learned")
+        channels = width if stem == "learned" else 2 * min(width, inputs * side**2)  # filters of both signs
+        self.conv1 = nn.Conv2d(inputs, channels, side, stride, padding=1, bias=stem != "learned")
         self.bn1 = nn.BatchNorm2d(width) if stem == "learned" else nn.Identity()
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity()
@@ -97,7 +103,7 @@ class SmallEncoder(nn.Module):
 
     @torch.no_grad()
     def derive(self, images: Tensor, generator: torch.Generator, train_stem: bool = False) -> None:
-        """Compute the stem's filters from a sample of normalized images, N×3×S×S; they are fixed unless told."""
+        """Compute the stem's filters from a sample of normalized images, N×C×S×S; they are fixed unless told."""
         if self.stem == "learned":
             return
         half = len(self.conv1.weight) // 2

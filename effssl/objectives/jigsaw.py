@@ -88,14 +88,18 @@ class Jigsaw(Term):
         """The number of each image's permutation, B, and its nine patches in that order, B×9×C×p×p."""
         views, options = step.views, self.options
         assert views.clean is not None
+        channels = views.clean.shape[1]
         g = views.generator("jigsaw")
         offsets = torch.rand(views.total, GRID * GRID, 2, generator=g)[views.rows]
         label = torch.randint(options.permutations, (views.total,), generator=g)[views.rows]
         gray = (torch.rand(views.total, generator=g) < options.gray)[views.rows]
-        shift = torch.randint(-options.shift, options.shift + 1, (views.total, GRID * GRID, 3), generator=g)[views.rows]
+        shift = torch.randint(-options.shift, options.shift + 1, (views.total, GRID * GRID, channels), generator=g)[
+            views.rows
+        ]
         x = views.clean
-        rows = gray.nonzero().squeeze(1).to(x.device, non_blocking=True)
-        x = x.index_copy(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
+        if channels == 3:
+            rows = gray.nonzero().squeeze(1).to(x.device, non_blocking=True)
+            x = x.index_copy(0, rows, to_gray(x.index_select(0, rows)).expand(-1, 3, -1, -1))
         patches = cut_patches(x, offsets)
         # A tint per patch, so that chromatic aberration does not reveal neighbors.
         tint = (shift / 255 / 0.25)[..., None, None].to(x.device, non_blocking=True)

@@ -43,11 +43,12 @@ def write_report(
     *,
     images: int = IMAGES,
     device: str = "auto",
+    shown: tuple[int, ...] = (),
 ) -> Path:
     """Write the report of a run, a comparison of several, or the report of a study, as one self-contained HTML file.
 
     The default file is `report.html` in the folder, or `comparison.html` in the current folder for several runs.
-    `images` is the number of images sampled for the map.
+    `images` is the number of images sampled for the map, `shown` are the channels shown as red, green and blue.
     """
     folders = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(folder) for folder in runs]
     folders = [folder.expanduser() for folder in folders]
@@ -64,7 +65,7 @@ def write_report(
     else:
         if not 0 <= images <= MOST_IMAGES:
             raise RequestError(f"--images is {images}; it must be between 0 (no map) and {MOST_IMAGES}")
-        content = render(gather(found[0], images, device=device))
+        content = render(gather(found[0], images, device=device, shown=shown))
     write_atomically(target, content)
     return target
 
@@ -114,7 +115,9 @@ def _check_target(target: Path) -> None:
         raise RequestError(f"{target} is not a report of effssl and is not overwritten; choose another --out")
 
 
-def gather(run: RunFolder, images: int = IMAGES, data: Data | None = None, device: str = "auto") -> dict[str, Any]:
+def gather(
+    run: RunFolder, images: int = IMAGES, data: Data | None = None, device: str = "auto", shown: tuple[int, ...] = ()
+) -> dict[str, Any]:
     """All values of a run's page; if the images cannot be read, their sections are omitted and a note says why."""
     found: dict[str, Any] = {"kind": "run", "effssl": EFFSSL, **summarize(run), "notes": []}
     found |= {"parameters": None, "views": None, "tasks": [], "map": None}
@@ -126,7 +129,7 @@ def gather(run: RunFolder, images: int = IMAGES, data: Data | None = None, devic
     if not images:
         return found
     try:
-        found |= _image_sections(run, data or _open_data(run), images, device)
+        found |= _image_sections(run, data or _open_data(run), images, device, shown)
     except (RequestError, RunFailed) as error:
         found["notes"].append(f"Images are not shown: {strip_message(str(error), _known_paths(run))}.")
     return found
@@ -148,7 +151,7 @@ def _open_data(run: RunFolder) -> Data:
     return data
 
 
-def _image_sections(run: RunFolder, data: Data, images: int, device: str) -> dict[str, Any]:
+def _image_sections(run: RunFolder, data: Data, images: int, device: str, shown: tuple[int, ...]) -> dict[str, Any]:
     """The sections of a page that show images."""
     from effssl.network.loaded import LoadedEncoder
     from effssl.report.embedding import embed_sample
@@ -166,6 +169,9 @@ def _image_sections(run: RunFolder, data: Data, images: int, device: str) -> dic
         encoder = load_run_encoder(run).to(where)
     else:
         encoder = LoadedEncoder(objective.network.encoder, encoder_metadata(run.config)).eval()
+    if shown:
+        encoder.pixels = replace(encoder.pixels, shown=tuple(shown))
+        encoder.pixels.shown_channels()  # refuses channels that there are not
     batches = first_batches(run, data.train, objective, where)
     examples = task_examples(objective, batches)
     found: dict[str, Any] = {

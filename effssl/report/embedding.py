@@ -17,7 +17,7 @@ from torch import Tensor
 from effssl.features.extract import extract
 from effssl.features.knn import nearest
 from effssl.network.loaded import LoadedEncoder
-from effssl.report.sample import Sample, sheet, tile_side
+from effssl.report.sample import Sample, rgb_of, sheet, tile_side
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import spinner
 from effssl.runtime.randomness import generator
@@ -46,7 +46,7 @@ def embed_sample(encoder: LoadedEncoder, sample: Sample) -> dict[str, Any]:
     cluster = KMeans(clusters, n_init=3, random_state=0).fit_predict(unit.numpy()) if clusters > 1 else np.zeros(count)
     labels = None if images.labels is None else images.labels.tolist()
     return {
-        "sheet": sheet(images.pixels, tile_side(images.pixels, count)),
+        "sheet": sheet(rgb_of(images, encoder), tile_side(images.pixels, count)),
         "names": sample.names,
         "held": [int(held) for held in sample.held_out.tolist()],
         "labels": labels,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from effssl.augment.crop import center_boxes, crop_resize
+from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data import ArrayImages, Data, Images
 from effssl.data.images import Reading, crop_batches
 from effssl.network.loaded import LoadedEncoder
@@ -48,7 +49,8 @@ def sample_images(data: Data, encoder: LoadedEncoder, count: int) -> Sample:
     labels = None if first.labels is None else torch.cat([p.labels for (p, _), _ in read_parts if p.labels is not None])
     held = torch.cat([torch.full((len(part),), held) for (part, _), held in read_parts])
     names = [name for (_, names), _ in read_parts for name in names]
-    return Sample(ArrayImages(torch.cat(pixels), labels, first.classes), names, held)
+    images = ArrayImages(torch.cat(pixels), labels, first.classes, pixel_format=first.pixel_format)
+    return Sample(images, names, held)
 
 
 def choose(images: Images, most: int) -> Images:
@@ -59,16 +61,51 @@ def choose(images: Images, most: int) -> Images:
 
 def read_images(images: Images, encoder: LoadedEncoder) -> tuple[ArrayImages, list[str]]:
     """Decode images with the encoder's test transform, and their names; files that cannot be read are omitted."""
-    parts, kept = [torch.empty(0, 3, encoder.size, encoder.size, dtype=torch.uint8)], [torch.empty(0, dtype=torch.long)]
+    stored = stored_format(encoder.pixels)
+    none = torch.empty(0, stored.channels, encoder.size, encoder.size, dtype=getattr(torch, stored.depth))
+    parts, kept = [none], [torch.empty(0, dtype=torch.long)]
     boxes = center_boxes(images.sizes, encoder.share)
     with progress_bar("report: reading images", len(images)) as advance:
-        for pixels, rows in crop_batches(images, boxes, encoder.size, 100, Reading(filter=encoder.filter)):
-            parts.append((255 * pixels).round().clamp(0, 255).to(torch.uint8))
+        reading = Reading(filter=encoder.filter, pixels=encoder.pixels)
+        for pixels, rows in crop_batches(images, boxes, encoder.size, 100, reading):
+            low, high = stored.range
+            values = low + (high - low) * pixels
+            parts.append(values.round().clamp(0, 255).to(torch.uint8) if stored.is_picture else values)
             kept.append(rows)
             advance(len(rows))
     rows = torch.cat(kept)
     names = ["/".join(images.paths[row].parts[-2:]) if images.paths else "" for row in rows.tolist()]
-    return ArrayImages(torch.cat(parts), None if images.labels is None else images.labels[rows], images.classes), names
+    labels = None if images.labels is None else images.labels[rows]
+    return ArrayImages(torch.cat(parts), labels, images.classes, pixel_format=stored), names
+
+
+def stored_format(pixels: PixelFormat) -> PixelFormat:
+    """How crops of such pixels are stored: those of pictures as pictures, others as floats."""
+    if pixels.is_picture:
+        return pixels
+    limits = pixels.range if pixels.depth == "float32" else LIMITS["float32"]
+    return replace(pixels, depth="float32", range=limits)
+
+
+def rgb_of(images: ArrayImages, encoder: LoadedEncoder) -> Tensor:
+    """Images as RGB between 0 and 255, N×3×H×W."""
+    if images.pixel_format.is_picture and not encoder.pixels.shown:
+        return images.pixels
+    return false_color(encoder.preprocess(images.pixels), encoder)
+
+
+def false_color(x: Tensor, encoder: LoadedEncoder) -> Tensor:
+    """Normalized images N×C×S×S as RGB between 0 and 255: pictures as they were, others in false color, N×3×S×S.
+
+    A channel of false color is gray at its mean, and black and white at two deviations from it.
+    """
+    if encoder.pixels.is_picture:
+        mean, std = (torch.tensor(encoder.about[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
+        x = x.float().cpu() * std + mean
+    else:
+        x = 0.5 + x.float().cpu() / 4
+    x = x[:, list(encoder.pixels.shown_channels())] if encoder.pixels.shown or x.shape[1] != 3 else x
+    return x.clamp(0, 1) * 255
 
 
 def tile_side(pixels: Tensor, count: int) -> int:

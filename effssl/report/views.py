@@ -16,7 +16,7 @@ from effssl.network.loaded import LoadedEncoder
 from effssl.objectives.term import TaskExamples
 from effssl.report.embedding import FEWEST, confusion
 from effssl.report.replay import angle_sets
-from effssl.report.sample import BLOCK, read_images, sheet
+from effssl.report.sample import BLOCK, false_color, read_images, rgb_of, sheet
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
 
@@ -30,7 +30,7 @@ class Column:
     """One view of every image, with captions."""
 
     title: str
-    pixels: Tensor  # B×3×S×S, normalized
+    pixels: Tensor  # B×C×S×S, normalized
     captions: list[str]
 
 
@@ -42,7 +42,7 @@ def view_grid(run: RunFolder, data: Data, views: Views, encoder: LoadedEncoder) 
     if len(names) < len(rows):
         raise RequestError("some images of the first training step can no longer be read")
     side = _tile_side(run.config.image_size)
-    tiles = [F.interpolate(originals.pixels.float(), (side, side), mode="bilinear", antialias=True)]
+    tiles = [F.interpolate(rgb_of(originals, encoder).float(), (side, side), mode="bilinear", antialias=True)]
     tiles += [_tiles(column.pixels, encoder, side) for column in columns]
     labels = data.train.labels
     classes = [""] * len(rows) if labels is None else [data.train.classes[k] for k in labels[rows].tolist()]
@@ -58,7 +58,7 @@ def view_grid(run: RunFolder, data: Data, views: Views, encoder: LoadedEncoder) 
 def view_columns(views: Views, angles: dict[str, tuple[float, ...]], count: int) -> list[Column]:
     """The views of the first `count` images by group; the captions of rotated ones are their angles."""
     columns = []
-    for group, pixels in views.pixels.items():  # V×B×3×S×S
+    for group, pixels in views.pixels.items():  # V×B×C×S×S
         for number, view in enumerate(pixels[:, :count]):
             captions = [""] * count
             if group in views.angles:
@@ -120,7 +120,5 @@ def _tile_side(image_size: int) -> int:
 
 
 def _tiles(x: Tensor, encoder: LoadedEncoder, side: int) -> Tensor:
-    """Normalized images N×3×S×S as RGB in 0…255, N×3×side×side."""
-    mean, std = (torch.tensor(encoder.about[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
-    pixels = (x.float().cpu() * std + mean).clamp(0, 1) * 255
-    return F.interpolate(pixels, (side, side), mode="nearest-exact")
+    """Normalized images N×C×S×S as RGB in 0…255, N×3×side×side."""
+    return F.interpolate(false_color(x, encoder), (side, side), mode="nearest-exact")

@@ -35,7 +35,7 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def build_network(config: Config) -> Network:
     """The network of a run; its initial weights depend on the seed and on nothing else."""
     with seeded(config.seed, "init", "encoder"):
-        encoder = build_encoder(config.encoder, config.image_size, config.stem)
+        encoder = build_encoder(config.encoder, config.image_size, config.stem, config.augment.pixels.channels)
     return add_projector(encoder, config)
 
 
@@ -110,7 +110,7 @@ def check_sides(config: Config, groups: dict[str, ViewGroup], network: Network) 
     for name, side in sides.items():
         if side != config.image_size:
             with refused(f"{config.encoder} (views.{name})", side), torch.no_grad():
-                encoder(torch.zeros(2, 3, side, side, device=device))
+                encoder(torch.zeros(2, config.augment.pixels.channels, side, side, device=device))
 
 
 def build_loader(objective: Objective, images: Images, device: torch.device, clock: Clock) -> ViewLoader:

@@ -58,7 +58,9 @@ def objective(
         raise RequestError("the size of the views is not known; give image_size, or data to take it from")
     network = None
     if isinstance(encoder, nn.Module):
-        width = feature_size(encoder, plan.config.image_size, type(encoder).__name__)
+        config = plan.config
+        channels = config.augment.pixels.channels
+        width = feature_size(encoder, config.image_size, type(encoder).__name__, channels)
         network = add_projector(Encoder(encoder, width), plan.config)
     if plan.config.precision == "auto":  # by a recipe
         plan = with_precision(plan, "float32", "steps are not tried in a loop of your own")

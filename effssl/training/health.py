@@ -142,7 +142,9 @@ class Monitor:
         """kNN accuracy of what costs nothing, on the same images: pixels and k-means patches; none without labels."""
         if self.queries.labels is None or not len(self.bank):
             return {}
-        pixels = LoadedEncoder(build_encoder("pixels", PIXELS), self.about | {"image_size": PIXELS})
+        pixels = LoadedEncoder(
+            build_encoder("pixels", PIXELS, channels=len(self.about["mean"])), self.about | {"image_size": PIXELS}
+        )
         encoders = {"pixels": pixels}
         if self.about["image_size"] >= SIDE:
             encoders["patches"] = patch_encoder(self.bank, LoadedEncoder(pixels.encoder, self.about), BASELINE_PATCHES)

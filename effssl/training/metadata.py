@@ -18,4 +18,5 @@ def encoder_metadata(config: Config) -> dict[str, Any]:
     augment = to_dict(dataclasses.replace(config.augment, saliency=""))
     if config.start_from:
         metadata |= {"start_from": config.start_from, "start_digest": config.start_digest}
-    return metadata | {"mean": augment["mean"], "std": augment["std"], "augment": augment}
+    pixels = augment["pixels"]
+    return metadata | {"mean": augment["mean"], "std": augment["std"], "pixels": pixels, "augment": augment}

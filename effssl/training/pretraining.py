@@ -39,6 +39,7 @@ from effssl.runtime.processor import avoid_broken_amx, relative_speed
 from effssl.runtime.signals import Stop, catch_signals
 from effssl.schema import merge, read_yaml
 from effssl.training.budget import Budget, keep_earlier_choices
+from effssl.training.fit_pixels import fit_pixels
 from effssl.training.journal import Journal
 from effssl.training.loop import train
 from effssl.training.precision import choose_precision, keep_precision
@@ -191,7 +192,7 @@ def request_budget(request: Request, plan: Plan, started: float) -> Budget | Non
 
 
 def fit_to_data(plan: Plan, data: Data, before: RunFolder | None = None) -> Plan:
-    """Fill in what only the opened images can tell: the size of a view, and an absolute path; refuse too few images.
+    """Fill in what only the opened images can tell: the size of a view, the pixels, an absolute path; refuse too few.
 
     `before` is the run that is resumed.
     """
@@ -210,7 +211,7 @@ def fit_to_data(plan: Plan, data: Data, before: RunFolder | None = None) -> Plan
             f"batch size {config.batch_size} is larger than the set of {len(images)} images; "
             f"use --batch-size {max(2, len(images) // 4)}, for example"
         )
-    return dataclasses.replace(plan, config=config)
+    return fit_pixels(dataclasses.replace(plan, config=config), images, before)
 
 
 def settle_precision(plan: Plan, claim: ClaimedFolder, data: Data, device: torch.device, journal: Journal) -> Plan:

@@ -51,9 +51,11 @@ class FrozenTeacher:
         return torch.cat([self._features_of(part.to(self.encoder.device)) for part in x.split(BATCH)])
 
     def _features_of(self, x: Tensor) -> Tensor:
-        mean, std = (torch.tensor(values).view(3, 1, 1).to(x) for values in (self.augment.mean, self.augment.std))
-        pixels = (x * std + mean).clamp(0, 1).float()
-        return self.encoder.with_transform(1.0, self.encoder.filter)(pixels).to(x.dtype)
+        mean, std = (torch.tensor(values).view(-1, 1, 1).to(x) for values in (self.augment.mean, self.augment.std))
+        pixels = (x * std + mean).float()
+        pixels = pixels.clamp(0, 1) if self.augment.pixels.is_picture else pixels
+        whole = self.encoder.with_transform(1.0, self.encoder.filter).normalized(pixels)
+        return self.encoder.encoder(whole.contiguous(memory_format=torch.channels_last)).to(x.dtype)
 
     @torch.no_grad()
     def features(self) -> Tensor:

@@ -24,7 +24,7 @@ def trained_encoder(run: RunFolder) -> LoadedEncoder:
     if state is None:
         raise RequestError(f"the run {run.folder} has no checkpoint yet; resume it with --resume auto")
     config = run.config
-    encoder = build_encoder(config.encoder, config.image_size, config.stem)
+    encoder = build_encoder(config.encoder, config.image_size, config.stem, config.augment.pixels.channels)
     try:
         at = state["position"]
         place = f"epoch {at['epoch']} of {config.epochs}" + (f" and {at['step']} steps" if at["step"] else "")

@@ -182,7 +182,7 @@ def test_damage_is_found(album: Path, tmp_path: Path) -> None:
     with pytest.raises(effssl.RequestError, match="damaged"):
         open_data(str(made))
     about = json.loads((made / "pack.json").read_text())
-    (made / "pack.json").write_text(json.dumps(about | {"format": "effssl pack 2"}))
+    (made / "pack.json").write_text(json.dumps(about | {"format": "effssl pack 9"}))
     with pytest.raises(effssl.RequestError, match="this effssl reads"):
         open_data(str(made))
 

@@ -104,3 +104,20 @@ def test_projector_shapes() -> None:
     assert kinds(layers=1) == ["Linear"]
     assert kinds(layers=2, norm=False) == ["Linear", "ReLU", "Linear"]
     assert kinds(layers=3, output_norm=True) == ["Linear", "BatchNorm1d", "ReLU"] * 2 + ["Linear", "BatchNorm1d"]
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet18", "vit_b_32", "mobilenet_v3_small", "timm:vit_tiny_patch4"])
+@pytest.mark.parametrize("channels", [1, 12])
+def test_encoders_read_other_channels(name: str, channels: int) -> None:
+    encoder = build_encoder(name, 32, channels=channels).eval()
+    x = torch.randn(4, channels, 32, 32)
+    assert encoder(x).shape == (4, encoder.h_dim)
+    assert not torch.allclose(encoder(x), encoder(x.flip(0)))
+
+
+def test_responses_to_many_channels_are_as_large_as_to_three() -> None:
+    spread = {
+        channels: float(build_encoder("resnet18", 64, channels=channels).backbone.conv1.weight.std() * channels**0.5)
+        for channels in (3, 12)
+    }
+    assert abs(spread[12] / spread[3] - 1) < 0.05

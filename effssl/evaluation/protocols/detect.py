@@ -131,6 +131,8 @@ def train_sides(short_side: int) -> list[int]:
 
 def build_detector(encoder: LoadedEncoder, options: DetectOptions) -> FasterRCNN:
     """Faster R-CNN on a copy of the encoder; pyramid and heads are initialized by torch's global generator."""
+    if encoder.pixels.channels != 3:
+        raise RequestError(f"detection is evaluated on photographs, and this encoder takes {encoder.pixels}")
     body = resnet_body(encoder.backbone)
     for name, part in body.named_children():
         part.requires_grad_(name not in FROZEN[options.mode])

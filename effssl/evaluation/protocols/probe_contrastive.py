@@ -76,7 +76,8 @@ def training_augment(encoder: LoadedEncoder) -> Augment:
     """The augmentation that the encoder was trained with; SimCLR's usual one where that is not known."""
     known = encoder.about.get("augment")
     augment = build(Augment, known, "the run's augmentation") if known else Augment()
-    return dataclasses.replace(augment, mean=tuple(encoder.about["mean"]), std=tuple(encoder.about["std"]), saliency="")
+    mean, std = tuple(encoder.about["mean"]), tuple(encoder.about["std"])
+    return dataclasses.replace(augment, pixels=encoder.pixels, mean=mean, std=std, saliency="")
 
 
 PROTOCOL = EvaluationProtocol(

@@ -1,0 +1,1 @@
+"""Files that hold more than pictures: one module for each type of file."""

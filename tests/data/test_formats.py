@@ -1,0 +1,223 @@
+"""Files of other channels and depths than pictures have: TIFF, DICOM, deep PNG, .npy, and modern picture formats."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+import tifffile
+import torch
+from PIL import Image
+from pydicom.dataset import FileDataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+from torch import Tensor
+
+import effssl
+from effssl.augment.pixel_format import PixelFormat
+from effssl.cli import main
+from effssl.data import FolderImages, open_data
+from effssl.data.formats import examine, read_pixels
+from effssl.data.images import Reading, crop_batches, whole_boxes
+from effssl.runtime.errors import RequestError
+
+DEEP = {"uint16": (0.0, 65535.0), "float32": (0.0, 1.0)}
+
+
+@pytest.fixture(scope="module")
+def scene(photos: Tensor) -> np.ndarray:
+    """A photograph as five channels of 16 bits, 96×80×5."""
+    rgb = photos[5].permute(1, 2, 0).numpy()[:, :80].astype(np.uint16) * 200
+    return np.concatenate([rgb, rgb[..., :1] // 2 + 7000, rgb[..., 1:2] // 3], 2)
+
+
+def save_dicom(path: Path, values: np.ndarray, **tags) -> None:
+    about = FileMetaDataset()
+    about.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
+    about.MediaStorageSOPInstanceUID = generate_uid()
+    about.TransferSyntaxUID = ExplicitVRLittleEndian
+    image = FileDataset(str(path), {}, file_meta=about, preamble=b"\0" * 128)
+    image.Rows, image.Columns = values.shape
+    image.SamplesPerPixel, image.PhotometricInterpretation = 1, "MONOCHROME2"
+    image.BitsAllocated, image.BitsStored, image.HighBit, image.PixelRepresentation = 16, 12, 11, 0
+    for name, value in tags.items():
+        setattr(image, name, value)
+    image.PixelData = values.astype(np.uint16).tobytes()
+    image.save_as(path, enforce_file_format=True)
+
+
+def crops(images, pixels: PixelFormat | None = None) -> Tensor:
+    boxes = whole_boxes(images.sizes)
+    return torch.cat([x for x, _ in crop_batches(images, boxes, 32, 4, Reading(workers=0, pixels=pixels))])
+
+
+@pytest.mark.parametrize("layout", ["samples", "pages", "tiles", "planes"])
+def test_tiff_keeps_all_channels_and_values(tmp_path: Path, scene: np.ndarray, layout: str) -> None:
+    file, pages = tmp_path / "a.tif", np.moveaxis(scene, 2, 0)
+    if layout == "samples":
+        tifffile.imwrite(file, scene, photometric="minisblack", planarconfig="contig")
+    elif layout == "pages":
+        tifffile.imwrite(file, pages, photometric="minisblack", compression="zlib")
+    elif layout == "tiles":
+        tifffile.imwrite(file, pages, photometric="minisblack", tile=(32, 32), compression="lzw")
+    else:
+        tifffile.imwrite(file, pages, photometric="minisblack", planarconfig="separate")
+    about = examine(file)
+    assert about is not None
+    assert (about.size, about.pixels) == ((96, 80), PixelFormat(5, "uint16", DEEP["uint16"]))
+    assert np.array_equal(read_pixels(file, about.pixels), scene)
+    assert np.array_equal(read_pixels(file.read_bytes(), about.pixels), scene)
+
+
+def test_tiff_of_8_bits_is_a_picture_unless_it_has_other_channels(tmp_path: Path, scene: np.ndarray) -> None:
+    rgb = (scene[..., :3] >> 8).astype(np.uint8)
+    tifffile.imwrite(tmp_path / "rgb.tif", rgb, photometric="rgb")
+    near_infrared = np.concatenate([rgb, rgb[..., :1]], 2)
+    tifffile.imwrite(tmp_path / "nir.tif", near_infrared, photometric="rgb", extrasamples=["unspecified"])
+    assert examine(tmp_path / "rgb.tif").pixels.is_picture
+    nir = examine(tmp_path / "nir.tif").pixels
+    assert (nir.channels, nir.depth) == (4, "uint8")
+    assert np.array_equal(read_pixels(tmp_path / "nir.tif", nir), near_infrared)
+
+
+def test_deep_png_keeps_16_bits(tmp_path: Path, scene: np.ndarray) -> None:
+    from imagecodecs import png_encode
+
+    (tmp_path / "rgb.png").write_bytes(png_encode(scene[..., :3].copy()))
+    Image.fromarray(scene[..., 3].copy()).save(tmp_path / "gray.png")
+    for name, expected in (("rgb.png", scene[..., :3]), ("gray.png", scene[..., 3:4])):
+        about = examine(tmp_path / name)
+        assert about.size == (96, 80)
+        assert about.pixels == PixelFormat(expected.shape[2], "uint16", DEEP["uint16"])
+        assert np.array_equal(read_pixels(tmp_path / name, about.pixels), expected)
+
+
+def test_dicom_shows_what_its_window_shows(tmp_path: Path) -> None:
+    values = np.arange(4096).reshape(64, 64)
+    save_dicom(tmp_path / "ct", values, RescaleSlope=1, RescaleIntercept=-1024, WindowCenter=40, WindowWidth=400)
+    about = examine(tmp_path / "ct")
+    assert about.pixels == PixelFormat(1, "uint16", DEEP["uint16"])
+    shares = read_pixels(tmp_path / "ct", about.pixels)[..., 0] / 65535
+    units = values - 1024
+    assert (shares[units <= -161] == 0).all()
+    assert (shares[units >= 240] == 1).all()
+    assert np.allclose(shares[units == 40], 0.5, atol=2e-3)
+    save_dicom(tmp_path / "x.dcm", values, PhotometricInterpretation="MONOCHROME1")  # no window: all of its 12 bits
+    inverted = read_pixels(tmp_path / "x.dcm", about.pixels)[..., 0]
+    assert (inverted[0, 0], inverted[-1, -1]) == (65535, 0)
+
+
+def test_arrays_as_files(tmp_path: Path, scene: np.ndarray) -> None:
+    np.save(tmp_path / "last.npy", scene)
+    np.save(tmp_path / "first.npy", np.moveaxis(scene, 2, 0))
+    for name in ("last.npy", "first.npy"):
+        about = examine(tmp_path / name)
+        assert (about.size, about.pixels.channels) == ((96, 80), 5)
+        assert np.array_equal(read_pixels(tmp_path / name, about.pixels), scene)
+
+
+def test_pictures_of_modern_formats(tmp_path: Path, photos: Tensor) -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    picture = Image.fromarray(photos[0].permute(1, 2, 0).numpy())
+    for suffix in ("gif", "avif", "heif", "tif"):
+        picture.save(tmp_path / f"a.{suffix}")
+    picture.save(tmp_path / "IM0001", "JPEG")  # its content decides
+    (tmp_path / "README").write_text("no image")
+    images = open_data(str(tmp_path)).train
+    assert sorted(path.name for path in images.paths) == ["IM0001", "a.avif", "a.gif", "a.heif", "a.tif"]
+    assert images.pixel_format.is_picture
+    close = torch.from_numpy(np.asarray(picture)).permute(2, 0, 1)[None] / 255
+    for row in range(5):
+        whole = torch.from_numpy(np.array(images.image(row))).permute(2, 0, 1) / 255
+        assert (whole - close).abs().mean() < 0.05
+
+
+def test_folder_zip_and_pack_give_the_same_crops(tmp_path: Path, scene: np.ndarray) -> None:
+    folder = tmp_path / "scenes"
+    folder.mkdir()
+    values = scene.astype(np.float32) / 1000 - 5
+    for i in range(4):
+        tifffile.imwrite(folder / f"{i}.tif", np.roll(values, 9 * i, 0), photometric="minisblack")
+    images = open_data(str(folder)).train
+    assert isinstance(images, FolderImages)
+    assert images.pixel_format == PixelFormat(5, "float32", (float(values.min()), float(values.max())))
+    expected = crops(images)
+    assert expected.shape == (4, 5, 32, 32)
+    assert 0 <= float(expected.min()) < 0.1 < 0.9 < float(expected.max()) <= 1
+    packed = effssl.pack(folder, short_side=0, workers=0)
+    from_pack = open_data(str(packed)).train
+    assert from_pack.pixel_format == images.pixel_format
+    assert (crops(from_pack) - expected).abs().max() < 1e-5
+    assert np.array_equal(from_pack.array(2), images.array(2))
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "scenes.zip", "w") as archive:
+        for path in sorted(folder.iterdir()):
+            archive.write(path, path.name)
+    assert torch.equal(crops(open_data(str(tmp_path / "scenes.zip")).train), expected)
+    small = open_data(str(effssl.pack(folder, tmp_path / "small.pack", short_side=40, workers=0))).train
+    assert small.sizes.tolist() == [[48, 40]] * 4
+    assert (crops(small) - expected).abs().mean() < 0.02
+    assert images.image(0).mode == "RGB"  # false color
+
+
+def test_one_channel_is_read_as_three_where_those_are_wanted(tmp_path: Path, scene: np.ndarray) -> None:
+    Image.fromarray(scene[..., 0].copy()).save(tmp_path / "a.png")
+    gray = open_data(str(tmp_path)).train
+    three = crops(gray, PixelFormat())
+    assert three.shape == (1, 3, 32, 32)
+    assert torch.equal(three[:, 2:], crops(gray))
+    with pytest.raises(RequestError, match="1 channel of uint16, and the encoder takes 5 channels of uint16"):
+        crops(gray, PixelFormat(5, "uint16", DEEP["uint16"]))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What cannot be used is refused in one line
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(["pretrain", "--data", str(folder), "--epochs", "1"])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.strip()
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
+
+
+def test_mixed_channels_name_the_files(
+    in_tmp: Path, scene: np.ndarray, capsys: pytest.CaptureFixture[str], photos: Tensor
+) -> None:
+    (in_tmp / "d").mkdir()
+    tifffile.imwrite(in_tmp / "d/five.tif", scene, photometric="minisblack")
+    tifffile.imwrite(in_tmp / "d/two.tif", scene[..., :2], photometric="minisblack", planarconfig="contig")
+    Image.fromarray(photos[0].permute(1, 2, 0).numpy()).save(in_tmp / "d/photo.jpg")
+    said = refused(capsys, in_tmp / "d")
+    for part in ("5 channels of uint16 in 1, e.g.", "five.tif", "two.tif", "RGB of 8 bits in 1", "photo.jpg"):
+        assert part in said
+
+
+def test_values_that_are_not_finite(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (in_tmp / "d").mkdir()
+    np.save(in_tmp / "d/a.npy", np.full((80, 80, 2), np.nan, np.float32))
+    assert "not finite" in refused(capsys, in_tmp / "d")
+    np.save(in_tmp / "stack.npy", np.full((4, 8, 8, 2), np.inf))
+    assert "stack.npy has values that are not finite" in refused(capsys, in_tmp / "stack.npy")
+
+
+def test_dicom_without_pixels(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (in_tmp / "d").mkdir()
+    save_dicom(in_tmp / "d/a.dcm", np.zeros((70, 70)))
+    bare = pydicom.dcmread(in_tmp / "d/a.dcm")
+    del bare.PixelData
+    bare.save_as(in_tmp / "d/a.dcm")
+    assert "it is a DICOM file without pixels" in refused(capsys, in_tmp / "d")
+
+
+def test_too_many_pages(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = io.BytesIO()
+    tifffile.imwrite(content, np.zeros((40, 70, 70), np.uint16), photometric="minisblack")
+    (in_tmp / "d").mkdir()
+    (in_tmp / "d/a.tif").write_bytes(content.getvalue())
+    assert "it has 40 channels or pages; images have up to 32" in refused(capsys, in_tmp / "d")

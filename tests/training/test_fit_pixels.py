@@ -1,0 +1,128 @@
+"""Runs on images of other channels and depths: what they learn, and what is computed, given, kept and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import effssl
+from effssl.augment.pixel_format import PixelFormat
+from effssl.cli import main
+from effssl.data import open_data
+from effssl.recipes.resolve import resolve
+from effssl.report import write_report
+from effssl.runtime.errors import RequestError
+from effssl.schema import read_yaml
+from effssl.training.pretraining import fit_to_data
+
+PLAIN = ["--encoder", "tiny", "--epochs", "1", "--batch-size", "64", "--device", "cpu", "--workers", "0"]
+
+
+def digits_of(channels: int, count: int = 1797) -> tuple[np.ndarray, np.ndarray]:
+    """Digits as N×16×16×C of 16 bits, each channel of each image with a gain and an offset of its own."""
+    raw, rng = load_digits(), np.random.default_rng(0)
+    shapes = raw.images[:count, :, :, None].repeat(2, 1).repeat(2, 2) / 16
+    gain, offset = rng.uniform(300, 2500, (count, 1, 1, channels)), rng.uniform(0, 3000, (count, 1, 1, channels))
+    noise = rng.normal(0, 60, (count, 16, 16, channels))
+    return (shapes * gain + offset + noise).clip(0, 65535).astype(np.uint16), raw.target[:count]
+
+
+def save(path: Path, channels: int, count: int = 1797) -> None:
+    images, labels = digits_of(channels, count)
+    cut = count * 3 // 4
+    np.savez(path, images=images[:cut], labels=labels[:cut], test_images=images[cut:], test_labels=labels[cut:])
+
+
+def test_twelve_channels_train_resume_evaluate_embed_and_export(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(in_tmp / "bands.npz", 12, 200)
+    flags = ["--data", "bands.npz", "--out", "run", "--objective", "simsiam+rotation", *PLAIN]
+    main(["pretrain", *flags, "--augment.channel-dropout", "0.2", "--augment.pixels.shown", "8", "4", "3"])
+    said = capsys.readouterr()
+    assert "12 channels of uint16: mean and deviation of each channel, on 150 images" in said.out + said.err
+    config = read_yaml(in_tmp / "run/config.yaml")["augment"]
+    assert config["pixels"] == {"channels": 12, "depth": "uint16", "range": [0.0, 65535.0], "shown": [8, 4, 3]}
+    images = open_data("bands.npz").train.pixels.double() / 65535
+    assert np.allclose(config["mean"], images.mean((0, 2, 3)), rtol=1e-4)
+    assert np.allclose(config["std"], images.std((0, 2, 3), correction=0), rtol=1e-4)
+    main(["pretrain", *flags, "--augment.channel-dropout", "0.2", "--resume", "auto"])
+    encoder = effssl.load("run")
+    assert encoder.pixels == PixelFormat(12, "uint16", (0.0, 65535.0), (8, 4, 3))
+    assert encoder.backbone.conv1.weight.shape[1] == 12
+    some = open_data("bands.npz").test.pixels[:5]
+    assert torch.equal(encoder(some), encoder(some.float() / 65535))
+    score = effssl.evaluate("knn", encoder, "bands.npz")
+    assert score.value > 30
+    main(["eval", "knn", "run", "--baselines"])
+    main(["embed", "run", "--data", "bands.npz", "--out", "bands.npz.csv"])
+    page = write_report("run", images=40, shown=(1,)).read_text(encoding="utf-8")
+    assert "Images are not shown" not in page
+    card = (effssl.export("run", "pt2").with_name("run.pt2.md")).read_text()
+    assert "N×12×16×16" in card
+    assert "12 channels of uint16, of which 0 and 65535 become 0 and 1" in card
+    with pytest.raises(RequestError, match="the images have RGB of 8 bits, and the encoder takes 12 channels"):
+        effssl.evaluate("knn", encoder, "digits")
+    with pytest.raises(RequestError, match="not PIL images"):
+        encoder.embed([Image.new("RGB", (16, 16))])
+
+
+def test_what_is_given_is_kept_and_what_does_not_fit_is_refused(in_tmp: Path) -> None:
+    save(in_tmp / "bands.npz", 4, 120)
+    data = open_data("bands.npz")
+    request = {"data": "bands.npz", "objective": "simsiam", "encoder": "tiny", "batch_size": 32}
+
+    def fitted(**augment):
+        return fit_to_data(resolve(request | {"augment": augment}), data).config.augment
+
+    given = fitted(mean=(0.1, 0.2, 0.3, 0.4), std=(0.5,) * 4)
+    assert (given.mean, given.std) == ((0.1, 0.2, 0.3, 0.4), (0.5,) * 4)
+    assert fitted(pixels={"range": (0, 4095)}).mean[0] > 10 * fitted().mean[0]
+    for augment, says in (
+        ({"mean": (0.1,) * 5, "std": (0.1,) * 5}, "augment.mean has 5 values, and the images have 4 channels"),
+        ({"pixels": {"channels": 7}}, "augment.pixels.channels is 7, and the images have 4 channels of uint16"),
+        ({"pixels": {"range": (5, 5)}}, "give a smaller and a larger value"),
+        ({"pixels": {"shown": (5,)}}, "give one or three, of 1 to 4"),
+        ({"jitter_by": "color"}, "needs red, green and blue"),
+    ):
+        with pytest.raises(RequestError, match=says):
+            fitted(**augment)
+
+
+def test_pictures_have_the_mean_of_the_recipe() -> None:
+    plan = resolve({"data": "digits", "objective": "simsiam"})
+    fitted = fit_to_data(plan, open_data("digits"))
+    assert fitted.config.augment == plan.config.augment
+    assert fitted.notes == plan.notes
+
+
+def test_a_channel_that_is_the_same_everywhere_is_no_reason_to_fail(in_tmp: Path) -> None:
+    images = digits_of(2, 64)[0]
+    images[..., 1] = 77
+    np.save("flat.npy", images)
+    request = {"data": "flat.npy", "objective": "simsiam", "encoder": "tiny", "batch_size": 32}
+    augment = fit_to_data(resolve(request), open_data("flat.npy")).config.augment
+    assert augment.std[1] == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("channels", [1, 12])
+def test_images_of_16_bits_are_learned_from(in_tmp: Path, channels: int) -> None:
+    """kNN on features of the test images: above that of the untrained network."""
+    save(in_tmp / "deep.npz", channels)
+    run = effssl.pretrain(
+        data="deep.npz", objective="simsiam+rotation", encoder="tiny", epochs=20, batch_size=128, out="run",
+        device="cpu", lr=0.1,
+    )  # fmt: skip
+    from effssl.features.whitening import untrained_encoder
+
+    trained = effssl.load("run")
+    untrained = untrained_encoder(open_data("deep.npz").train, trained)
+    before, after = (effssl.evaluate("knn", encoder, "deep.npz").value for encoder in (untrained, trained))
+    print(f"{channels} channels: kNN {before:.2f} untrained, {after:.2f} trained ({run.folder})")
+    assert after > before + 2
