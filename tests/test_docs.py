@@ -16,6 +16,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -101,6 +102,8 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with tarfile.open(desk / f"path/to/shards/train-000{i}.tar", "w") as shard:
             for j in range(5 * i, 5 * i + 5):
                 shard.add(desk / f"path/to/photos/{j}.jpg", f"{j}.jpg")
+    bands = np.random.default_rng(0).integers(0, 4096, (64, 20, 20, 9)).astype(np.uint16)
+    np.savez(desk / "path/to/bands.npz", images=bands)
     photo.save(desk / "a.jpg")
     photo.rotate(90).save(desk / "b.jpg")
     for part in ("train", "test"):

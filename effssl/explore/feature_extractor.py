@@ -104,7 +104,8 @@ def _of_arrays(encoder: LoadedEncoder, images: np.ndarray, batch: int) -> Iterat
         pixels = stack_of(images[start : start + batch], "images")
         found = format_of(pixels, 1, "images")
         if found.depth == "float32" != encoder.pixels.depth and found.range != LIMITS["float32"]:
-            raise RequestError(f"images: floats between {found.range[0]:g} and {found.range[1]:g}; expected 0 to 1")
+            low, high = found.range
+            raise RequestError(f"images: values from {low:g} to {high:g}; expected uint8, or floats between 0 and 1")
         x = torch.from_numpy(np.ascontiguousarray(pixels))
         yield encoder(x.to(encoder.device)).float().cpu().numpy()
 

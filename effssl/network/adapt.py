@@ -27,6 +27,8 @@ def _adapt_first(weight: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, str] |
     done = []
     if weight.shape[1] != shape[1]:
         old = weight.shape[1]
+        if old not in (1, 3):  # what other channels mean is not known
+            return None
         weight = weight.mean(1, keepdim=True).expand(-1, shape[1], -1, -1) * (old / shape[1])
         what = "gray filters" if old == 1 else f"the mean of filters of {old} channels"
         done.append(f"{what} for {shape[1]} channels")

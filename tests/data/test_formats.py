@@ -94,6 +94,15 @@ def test_deep_png_keeps_16_bits(tmp_path: Path, scene: np.ndarray) -> None:
         assert np.array_equal(read_pixels(tmp_path / name, about.pixels), expected)
 
 
+def test_deep_png_is_upright(tmp_path: Path, scene: np.ndarray) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(scene[..., 0].copy()).save(tmp_path / "a.png", exif=exif)
+    about = examine(tmp_path / "a.png")
+    assert about.size == (80, 96)
+    assert np.array_equal(read_pixels(tmp_path / "a.png", about.pixels)[..., 0], np.rot90(scene[..., 0], -1))
+
+
 def test_dicom_shows_what_its_window_shows(tmp_path: Path) -> None:
     values = np.arange(4096).reshape(64, 64)
     save_dicom(tmp_path / "ct", values, RescaleSlope=1, RescaleIntercept=-1024, WindowCenter=40, WindowWidth=400)

@@ -35,6 +35,8 @@ def test_digits_are_real_and_split() -> None:
 @pytest.mark.parametrize("shape", [(6, 9, 9), (6, 9, 9, 1), (6, 9, 9, 3), (6, 9, 9, 4), (6, 3, 9, 9)])
 def test_npy_layouts(tmp_path: Path, shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    if shape[-1] == 4:
+        array[..., 3] = 255  # an alpha channel that hides nothing
     np.save(tmp_path / "a.npy", array)
     images = open_data(str(tmp_path / "a.npy")).train
     assert images.pixels.shape == (6, 3, 9, 9)
@@ -56,12 +58,36 @@ def test_npz_with_labels_and_test_images(tmp_path: Path) -> None:
         open_data(str(tmp_path / "b.npz"))
 
 
-def test_floats_between_0_and_1_are_images_and_others_are_not(tmp_path: Path) -> None:
-    np.save(tmp_path / "f.npy", np.full((3, 4, 4, 3), 0.5))
-    assert (open_data(str(tmp_path / "f.npy")).train.pixels == 128).all()
-    np.save(tmp_path / "g.npy", np.full((3, 4, 4, 3), 5.5))
-    with pytest.raises(RequestError, match="between 0 and 1"):
-        open_data(str(tmp_path / "g.npy"))
+@pytest.mark.parametrize(
+    ("shape", "kind", "channels", "depth"),
+    [
+        ((6, 12, 20, 20), "uint16", 12, "uint16"),
+        ((6, 20, 20, 12), "uint16", 12, "uint16"),
+        ((6, 20, 20, 4), "uint8", 4, "uint8"),  # a fourth channel that is no alpha
+        ((6, 20, 20), "uint16", 1, "uint16"),
+        ((6, 20, 20, 3), "int64", 3, "uint8"),  # whole numbers in a larger type than they need
+        ((6, 20, 20, 2), "int16", 2, "float32"),
+    ],
+)
+def test_npy_of_other_channels_and_types(
+    tmp_path: Path, shape: tuple[int, ...], kind: str, channels: int, depth: str
+) -> None:
+    low = -300 if kind == "int16" else 0
+    array = np.random.default_rng(0).integers(low, 250, shape).astype(kind)
+    np.save(tmp_path / "a.npy", array)
+    images = open_data(str(tmp_path / "a.npy")).train
+    assert (images.pixel_format.channels, images.pixel_format.depth) == (channels, depth)
+    assert images.pixels.shape == (6, channels, 20, 20)
+    assert np.array_equal(np.sort(images.pixels.double().flatten()), np.sort(array.astype(float).flatten()))
+
+
+def test_floats_keep_their_values_and_state_their_range(tmp_path: Path) -> None:
+    np.save(tmp_path / "f.npy", np.full((3, 4, 4, 3), 0.501))
+    unit = open_data(str(tmp_path / "f.npy")).train
+    assert torch.allclose(unit.pixels, torch.tensor(0.501))
+    assert unit.pixel_format.range == (0, 1)
+    np.save(tmp_path / "g.npy", np.linspace(-2, 5, 3 * 16 * 3).reshape(3, 4, 4, 3))
+    assert open_data(str(tmp_path / "g.npy")).train.pixel_format.range == (-2, 5)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_an_image_that_cannot_be_read_is_an_error_because_rows_must_fit(run: Pat
         ([good, folder / "added/cut off.jpg"], "cannot be decoded"),
         (str(good), "not a single str"),
         ([good, 3], "a list of paths or of PIL images"),
-        (np.zeros((2, 8, 8, 3), np.int32), "expected uint8"),
+        (np.zeros((2, 8, 8, 3), np.complex64), "expected whole numbers or floats"),
         (np.zeros((2, 5)), "images of shape"),
         (torch.full((1, 3, 8, 8), 7.0), "floats between 0 and 1"),
     ]:

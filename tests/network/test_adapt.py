@@ -22,6 +22,16 @@ def test_gray_filters_answer_to_gray_images_as_before() -> None:
     assert text == "gray filters for 3 channels"
 
 
+def test_rgb_filters_become_their_mean() -> None:
+    rgb = torch.randn(8, 3, 3, 3)
+    many, text = adapt("conv1.weight", rgb, (8, 12, 3, 3), "conv1.weight") or (torch.empty(0), "")
+    torch.testing.assert_close(many[:, 5], rgb.mean(1) / 4)
+    torch.testing.assert_close(many.sum(1), rgb.sum(1))  # the same response to equal channels
+    one, _ = adapt("conv1.weight", rgb, (8, 1, 3, 3), "conv1.weight") or (torch.empty(0), "")
+    torch.testing.assert_close(one[:, 0], rgb.sum(1))
+    assert text == "the mean of filters of 3 channels for 12 channels"
+
+
 def test_a_resized_kernel_answers_alike_to_a_pattern_that_shrank() -> None:
     """A linear ramp over the kernel, seen at 7×7 and at 3×3 pixels: the same sum, up to the borders."""
     kernel = torch.linspace(-1, 1, 7).expand(1, 3, 7, 7).contiguous()
