@@ -56,7 +56,7 @@ def evaluate(what: str, encoder: LoadedEncoder, data: Data | str | Path, **setti
 def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | None, **settings: Any) -> dict[str, Score]:
     """The same evaluation of what costs nothing: the untrained network, k-means patches, and pixels."""
     from effssl.data import Data
-    from effssl.features.whitening import patch_encoder, untrained_encoder
+    from effssl.features.whitening import patch_encoder, pixel_encoder, untrained_encoder
     from effssl.network.foreign import open_foreign
 
     check_baselines(what, data)
@@ -65,7 +65,7 @@ def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | Non
     encoders = {
         "untrained": untrained_encoder(images, encoder),
         "patches": patch_encoder(images, encoder),
-        "pixels": open_foreign("pixels"),
+        "pixels": open_foreign("pixels") if encoder.pixels.is_picture else pixel_encoder(encoder),
     }
     return {name: evaluate(what, one.to(encoder.device), data, **settings) for name, one in encoders.items()}
 

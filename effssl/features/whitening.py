@@ -14,7 +14,7 @@ from effssl.data.sample import sampler
 from effssl.features.extract import run_over
 from effssl.network.encoders import Encoder, JoinedMaps, build_encoder
 from effssl.network.loaded import LoadedEncoder, freeze, pixels_of
-from effssl.network.options import PATCH_DIM, ReadoutOptions
+from effssl.network.options import PATCH_DIM, PIXELS, ReadoutOptions
 from effssl.network.patches import PatchEncoder, PatchResponses
 from effssl.network.readout import Readout, Whitening, flip_mean
 from effssl.network.small import SmallEncoder
@@ -119,6 +119,12 @@ def untrained_encoder(images: Images, like: LoadedEncoder, seed: int = 0) -> Loa
     if readout is None:
         return loaded
     return whitened(loaded, images, readout.options, seed)
+
+
+def pixel_encoder(like: LoadedEncoder) -> LoadedEncoder:
+    """The pixels themselves, at a small side, with the channels and the normalization of another encoder."""
+    about = about_of(like, "pixels") | {"image_size": PIXELS, "stem": "auto", "share": 1.0}
+    return freeze(build_encoder("pixels", PIXELS, channels=like.pixels.channels), about)
 
 
 def whitened(loaded: LoadedEncoder, images: Images, options: ReadoutOptions, seed: int = 0) -> LoadedEncoder:

@@ -31,6 +31,7 @@ class FrozenTeacher:
     """An encoder with its own preprocessing that reads what a run reads: its images, and views normalized its way."""
 
     def __init__(self, encoder: LoadedEncoder, images: Images, augment: Augment) -> None:
+        encoder.pixels.range_in(augment.pixels)  # refuses a teacher of other channels
         self.encoder = encoder
         self.images = images
         self.augment = augment
