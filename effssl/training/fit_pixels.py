@@ -61,8 +61,10 @@ def _is_given(config: Config, pixels: PixelFormat) -> bool:
     """Whether mean and deviation were given for these images, and do not stem from a recipe or weights for pictures."""
     if config.augment.pixels == pixels:  # in the configuration of another run
         return True
+    if config.start_from:  # from weights for these channels
+        return len(config.augment.mean) == pixels.channels != PICTURES.channels
     of_recipe = read(config.recipe).get("augment", {}).get("mean", Augment.mean)
-    return config.augment.mean != tuple(of_recipe) and not config.start_from
+    return config.augment.mean != tuple(of_recipe)
 
 
 def _check(augment: Augment) -> None:

@@ -148,7 +148,9 @@ def test_folder_zip_and_pack_give_the_same_crops(tmp_path: Path, scene: np.ndarr
     folder.mkdir()
     values = scene.astype(np.float32) / 1000 - 5
     for i in range(4):
-        tifffile.imwrite(folder / f"{i}.tif", np.roll(values, 9 * i, 0), photometric="minisblack")
+        tifffile.imwrite(
+            folder / f"{i}.tif", np.roll(values, 9 * i, 0), photometric="minisblack", planarconfig="contig"
+        )
     images = open_data(str(folder)).train
     assert isinstance(images, FolderImages)
     assert images.pixel_format == PixelFormat(5, "float32", (float(values.min()), float(values.max())))
@@ -199,7 +201,7 @@ def test_mixed_channels_name_the_files(
     in_tmp: Path, scene: np.ndarray, capsys: pytest.CaptureFixture[str], photos: Tensor
 ) -> None:
     (in_tmp / "d").mkdir()
-    tifffile.imwrite(in_tmp / "d/five.tif", scene, photometric="minisblack")
+    tifffile.imwrite(in_tmp / "d/five.tif", scene, photometric="minisblack", planarconfig="contig")
     tifffile.imwrite(in_tmp / "d/two.tif", scene[..., :2], photometric="minisblack", planarconfig="contig")
     Image.fromarray(photos[0].permute(1, 2, 0).numpy()).save(in_tmp / "d/photo.jpg")
     said = refused(capsys, in_tmp / "d")
