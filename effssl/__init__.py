@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from effssl.exporting.importing import import_encoder
     from effssl.objectives.options import register
     from effssl.report import write_report
+    from effssl.report.inline import Comparison
     from effssl.runtime.errors import RequestError, RunFailed, Stopped
     from effssl.training.custom_loop import objective, view_loader
     from effssl.verbs import Run, load, pretrain
 
 __version__ = EFFSSL
 __all__ = [
+    "Comparison",
     "FeatureExtractor",
     "RequestError",
     "Run",
@@ -86,6 +88,7 @@ _WHERE = {
     "objective": "effssl.training.custom_loop",
     "view_loader": "effssl.training.custom_loop",
     "write_report": "effssl.report",
+    "Comparison": "effssl.report.inline",
     "RequestError": "effssl.runtime.errors",
     "RunFailed": "effssl.runtime.errors",
     "Stopped": "effssl.runtime.errors",

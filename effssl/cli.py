@@ -13,7 +13,7 @@ import os
 import sys
 
 import effssl.commands  # noqa: F401  now, because a time budget counts from here
-from effssl.runtime.errors import RequestError, RunFailed, Stopped, did_you_mean
+from effssl.runtime.errors import RequestError, RunFailed, Stopped, did_you_mean, speaking_flags
 from effssl.runtime.processes import is_first_process
 from effssl.runtime.reading import one_line
 from effssl.runtime.versions import EFFSSL
@@ -71,6 +71,7 @@ first steps:
 """
 
 
+@speaking_flags()
 def main(argv: list[str] | None = None) -> None:
     """Entry point of `effssl`."""
     args = list(sys.argv[1:] if argv is None else argv)

@@ -7,6 +7,7 @@ encoder.safetensors  the trained encoder with its preprocessing
 results.json         scores, each with its protocol
 report.html          the run as one page
 images.npz           of a folder of images, those that the run is trained on (unreadable.txt: those it is not)
+trackers.json        the trackers that get the lines of metrics.jsonl too, and what identifies the run there
 lock                 the process that trains here, or did last
 """
 
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 RUN_FILES = (
     "config.yaml", "metrics.jsonl", "checkpoint.pt", "checkpoint.previous.pt", "encoder.safetensors", "results.json",
-    "report.html", "images.npz", "unreadable.txt", "lock", "results.lock", "tensorboard",
+    "report.html", "images.npz", "unreadable.txt", "lock", "results.lock",
+    "metrics.csv", "trackers.json", "tensorboard", "wandb",
 )  # fmt: skip
 """Names of files in a run folder."""
 RESULTS_WAIT = 60.0  # seconds to wait for another process that writes results.json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,12 @@ class Run(RunFolder):
 
     `run.knn()` and `run.linear()` evaluate its encoder, `run.encoder()` loads it.
     """
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a run."""
+        from effssl.report.inline import run_html
+
+        return run_html(self)
 
     def data(self) -> Data:
         """The data set the run was trained on."""
@@ -134,16 +141,17 @@ def pretrain(
     config: str | Path | None = None,
     quiet: bool = False,
     report: bool = True,
-    tensorboard: bool = False,
+    log: str | Sequence[str] | None = None,
     **settings: Any,
 ) -> Run:
     """Pretrain an encoder and return its run.
 
     Settings are the fields of `effssl.config.Config`; those of a term come as a mapping:
     `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"weight": 0.4})`. A finished run gets its `report.html`
-    unless `report` is False; `tensorboard` also writes event files into the run folder.
+    unless `report` is False; `log="csv,wandb"` also gives its lines to trackers: csv, tensorboard, wandb, mlflow.
     """
     from effssl.training.request import Request
+    from effssl.training.trackers import tracker_names
 
     if isinstance(start := settings.get("start_from"), (Path, RunFolder)):
         settings["start_from"] = str(start.folder if isinstance(start, RunFolder) else start)
@@ -155,7 +163,7 @@ def pretrain(
         Path(config) if config else None,
         quiet,
         report,
-        tensorboard,
+        None if log is None else tracker_names(log),
     )
     return carry_out(request)
 

@@ -108,6 +108,13 @@ def bad_folders(tmp_path: Path) -> Path:
         (["pretrain", "--data", "digits", "--objective", "byool"], "did you mean byol"),
         (["pretrain", "--data", "digits", "--objective", "byol+rotatoin"], "did you mean rotation"),
         (["pretrain", "--data", "cifar11"], "did you mean cifar10"),
+        (["pretrain", "--lamda", "0.3"], "--lamda (did you mean --TERM.weight?)"),
+        (["pretrain", "--wandb"], "--wandb (did you mean --log wandb?)"),
+        (
+            ["pretrain", "--epoch", "3", "--learning_rate", "1"],
+            "--epoch (did you mean --epochs?), --learning-rate (did",
+        ),
+        (["embed", "run", "--dataset", "x"], "--dataset (did you mean --data?)"),
         (["pretrain", "--data", "nowhere/photos"], "no data set or folder named"),
         (["pretrain", "--data", "digits", "--recipe", "cifar10-byl"], "did you mean cifar10-byol"),
         (["pretrain", "--data", "digits", "--encoder", "resnet81"], "did you mean resnet18"),

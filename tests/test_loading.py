@@ -42,5 +42,5 @@ def test_what_a_run_does_not_have(in_tmp: Path) -> None:
     assert load_run_encoder(run, projector=True).projector is None  # z = h
     for path in (run.encoder_path, *run.folder.glob("checkpoint*.pt")):
         path.unlink()
-    with pytest.raises(effssl.RequestError, match="has no checkpoint yet; resume it with --resume auto"):
+    with pytest.raises(effssl.RequestError, match='has no checkpoint yet; resume it with resume="auto"'):
         load_run_encoder(run)

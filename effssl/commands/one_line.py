@@ -6,12 +6,22 @@ import contextlib
 import functools
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from effssl.runtime.errors import RequestError
+from effssl.runtime.errors import RequestError, did_you_mean
 
 RULE = re.compile(r"^[─╭╮╰╯\s]+$")
+FLAG = re.compile(r"--[A-Za-z][\w.-]*")
+UNKNOWN = "Unrecognized options: "  # how tyro begins
+# What other programs call our flags. The weight of a term is the paper's λ.
+MEANT = {
+    "--lambda": "--TERM.weight", "--lamda": "--TERM.weight", "--lambd": "--TERM.weight", "--weight": "--TERM.weight",
+    "--wandb": "--log wandb", "--mlflow": "--log mlflow", "--tensorboard": "--log tensorboard", "--csv": "--log csv",
+    "--learning-rate": "--lr", "--bs": "--batch-size", "--model": "--encoder", "--arch": "--encoder",
+    "--backbone": "--encoder", "--dataset": "--data", "--output": "--out", "--gpu": "--device cuda",
+    "--cuda": "--device cuda", "--num-workers": "--workers", "--method": "--objective", "--loss": "--objective",
+}  # fmt: skip
 
 
 def parse_command(command: Callable[..., Any], args: Sequence[str], prog: str, **options: Any) -> Any:
@@ -31,12 +41,13 @@ def parse_command(command: Callable[..., Any], args: Sequence[str], prog: str, *
     except SystemExit as stop:
         if not stop.code:  # help
             raise
-        raise RequestError(unboxed(said.getvalue(), prog)) from None
+        known = tyro.extras.get_parser(command if is_class else later, prog=prog, **options)._option_string_actions
+        raise RequestError(unboxed(said.getvalue(), prog, known)) from None
     return parsed if is_class else parsed()
 
 
-def unboxed(text: str, prog: str) -> str:
-    """The sentence in tyro's box, and the option that may have been meant.
+def unboxed(text: str, prog: str, known: Iterable[str] = ()) -> str:
+    """The sentence in tyro's box, and the option that may have been meant, one of the `known`.
 
     >>> unboxed("╭─ Oops ─╮\\n│ Unrecognized: --lrr │\\n│ ─── │\\n│ Perhaps you meant: │\\n│  --lr FLOAT │\\n", "x")
     'Unrecognized: --lrr (did you mean --lr?); x --help shows all options'
@@ -49,6 +60,23 @@ def unboxed(text: str, prog: str) -> str:
         else:
             parts[-1].append(line)
     what = " ".join(parts[0]).split(" Got errors:")[0].replace("'None', ", "").strip().rstrip(".")
+    unknown = [flag for flag in FLAG.findall(what) if flag not in known] if what.startswith(UNKNOWN) else []
+    if unknown and known:
+        what = UNKNOWN + ", ".join(flag + nearest_flag(flag, known) for flag in unknown)
+        return f"{what}; {prog} --help shows all options"
     meant = [line.split()[0].rstrip(",") for part in parts[1:] for line in part if line.startswith("--")]
     near = f" (did you mean {meant[0]}?)" if meant and any("Perhaps" in " ".join(part) for part in parts) else ""
     return f"{what or 'the command line cannot be read'}{near}; {prog} --help shows all options"
+
+
+def nearest_flag(flag: str, known: Iterable[str]) -> str:
+    """Say which flag was meant, or nothing.
+
+    >>> nearest_flag("--epoch", ["--epochs", "--dino.freeze-epochs"]), nearest_flag("--wandb", ["--log"])
+    (' (did you mean --epochs?)', ' (did you mean --log wandb?)')
+    """
+    meant = MEANT.get(flag.replace("_", "-"), "")
+    names = {name.split(".")[-1] for name in known} if meant.startswith("--TERM") else {*known}
+    if meant and meant.removeprefix("--TERM.").split()[0] in names:
+        return f" (did you mean {meant}?)"
+    return did_you_mean(flag, (name for name in known if name.startswith("--")))

@@ -34,14 +34,16 @@ class Pretrain:
     """show problems only"""
     report: bool = True
     """write report.html into the run folder at the end"""
-    tensorboard: bool = False
-    """also write event files for TensorBoard into the run folder"""
+    log: str = ""
+    """trackers that get the figures of every epoch too: csv, tensorboard, wandb, mlflow, with commas between; a resumed
+    run continues its trackers, unless this is none"""
 
 
 def pretrain_(args: list[str]) -> None:
     """Parse the command line and train."""
     options, flags = parse_settings(Pretrain, args, "effssl pretrain")
     from effssl.training.request import Request
+    from effssl.training.trackers import tracker_names
     from effssl.verbs import carry_out
 
     started = STARTED if args == sys.argv[2:] else None  # called from Python, the command begins now
@@ -52,7 +54,7 @@ def pretrain_(args: list[str]) -> None:
         Path(options.config) if options.config else None,
         options.quiet,
         options.report,
-        options.tensorboard,
+        tracker_names(options.log) if options.log else None,
         started,
     )
     run = carry_out(request)

@@ -37,8 +37,8 @@ def sweep_(args: list[str]) -> None:
         raise RequestError("--over is missing: name settings and their values, e.g. --over lr=0.1,0.2 epochs=3,6")
     if parsed.jobs < 1 or parsed.trials < 1:
         raise RequestError("--jobs and --trials are at least 1")
-    if parsed.tensorboard:
-        raise RequestError("a sweep writes no event files; use --tensorboard with effssl pretrain")
+    if parsed.log:
+        raise RequestError(f"a sweep uses no trackers; leave --log {parsed.log} out, or use it with effssl pretrain")
     ranges = [parse_range(text) for text in parsed.over]
     out = Path(parsed.out or "sweeps/first")
     check_writable(out)

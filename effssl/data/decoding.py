@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -22,6 +23,7 @@ from effssl.augment.pipeline import flip_crops
 from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data.formats import decode_picture, read_pixels
 from effssl.data.images import CropRequest, Crops, Reading, repeated, upload
+from effssl.runtime.cores import cores_per_process
 from effssl.runtime.processes import die_with_parent
 from effssl.runtime.progress import say
 
@@ -30,12 +32,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
+# torch warns where there are more workers than cores; whoever asks for that knows.
+warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+
 Boxes = list[tuple[int, list[list[int]]]]  # of one image, per group: side, and its boxes of top, left, height, width
 
 
 def worker_count(workers: int) -> int:
-    """Number of worker processes; -1 is one per core."""
-    return (os.cpu_count() or 1) if workers < 0 else workers
+    """Number of worker processes; -1 is one per core that this process may use."""
+    return cores_per_process() if workers < 0 else workers
 
 
 def begin_worker(_: int, parent: int) -> None:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data.dataset import Data
-from effssl.data.decoding import FORK, MARGIN, EncodedFiles, begin_worker, started
+from effssl.data.decoding import FORK, MARGIN, EncodedFiles, begin_worker, started, worker_count
 from effssl.data.formats import decode_picture, read_pixels
 from effssl.data.hub import is_hub
 from effssl.data.pack import FORMAT, FORMAT_OF_PIXELS, check_pack, is_pack
@@ -211,7 +211,7 @@ def _write_pixels(out: Path, plan: _PackPlan, workers: int) -> np.ndarray:
 
 
 def _loader(images: _DecodedImages, first: int, workers: int) -> DataLoader:
-    workers = (os.cpu_count() or 1) if workers < 0 else workers
+    workers = worker_count(workers)
     return DataLoader(
         images,
         sampler=range(first, len(images)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from effssl.data import Data, Images
+from effssl.runtime.notebook import table_html
 from effssl.runtime.versions import versions
 
 if TYPE_CHECKING:
@@ -57,6 +58,19 @@ class Score:
             source["encoder_weights"] = encoder.about["weights"]
         return replace(self, source=self.source | source)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a score."""
+        rows = [(self.metric, f"{self.value:.2f} %"), *((name, _text(value)) for name, value in self.also.items())]
+        on = [self.source[name] for name in ("test_images", "data", "encoder") if name in self.source]
+        if len(on) == 3:
+            rows.append(("measured on", f"{on[0]} test images of {on[1]}, encoder {on[2]}"))
+        rows += [(name, _text(value)) for name, value in self.constants.items()]
+        return table_html(self.protocol, rows)
+
     def record(self) -> dict[str, Any]:
         """As results.json holds it."""
         return asdict(self)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -91,7 +91,7 @@ def open_teacher(options: DistillOptions, info: RunInfo) -> Teacher:
     try:
         return info.teacher(options.teacher, options.encoder)
     except RequestError as error:
-        raise RequestError(f"distill.teacher: {str(error).replace('--encoder', '--distill.encoder')}") from None
+        raise RequestError(f"distill.teacher: {error.args[0].replace('--encoder', '--distill.encoder')}") from None
 
 
 def image_features(teacher: Teacher, memory: int) -> Tensor:

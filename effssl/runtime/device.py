@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from effssl.runtime.cores import limit_threads
 from effssl.runtime.distribution import local_rank
 from effssl.runtime.errors import RequestError
 
@@ -11,7 +12,8 @@ KNOWN = ("cpu", "cuda", "mps")
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is CUDA or MPS where available, else the CPU."""
+    """The device of that name; "auto" is CUDA or MPS where available, else the CPU, with a thread per usable core."""
+    limit_threads()
     if name != "auto":
         try:
             device = torch.device(name)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 
+from effssl.runtime.cores import usable_cores
 from effssl.runtime.errors import RequestError
 
 CHILD = (
@@ -51,5 +52,4 @@ def child_environment(workers: int) -> dict[str, str]:
     Threads of two processes that share a core wait for each other and become ten times slower. OMP_NUM_THREADS wins
     where the user has set it.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"OMP_NUM_THREADS": str(max(1, cores // max(1, workers)))} | os.environ
+    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // max(1, workers)))} | os.environ

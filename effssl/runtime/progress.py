@@ -22,6 +22,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from effssl.runtime.notebook import in_notebook, notebook_bar
+
 LINE_INTERVAL = 10.0  # seconds between lines where there is no terminal
 
 
@@ -33,11 +35,16 @@ class _PersistentConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-err = _PersistentConsole(stderr=True, highlight=False, soft_wrap=True)
+# Not rich's own Jupyter output, which needs a package for a bar that moves and shows each line as a block.
+err = _PersistentConsole(stderr=True, highlight=False, soft_wrap=True, force_jupyter=False)
 
 
 def say(line: str) -> None:
-    """Print one plain line to stderr."""
+    """Print one plain line to stderr; in a notebook to stdout, because notebooks show stderr in red."""
+    if in_notebook():
+        if not err.quiet:
+            print(line, flush=True)
+        return
     err.print(line, markup=False)
 
 
@@ -87,6 +94,10 @@ def download_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def progress_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar in items; yields a function that takes the number of new items."""
+    if in_notebook() and not err.quiet:
+        with notebook_bar(text, total, transient=True) as shown:
+            yield lambda amount: shown.update(shown.done + amount)
+        return
     if err.is_terminal:
         columns = (
             TextColumn("{task.description}"),

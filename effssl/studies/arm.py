@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from effssl.runtime.errors import RequestError, RunFailed, Stopped
+from effssl.runtime.errors import RequestError, RunFailed, Stopped, speaking_flags
 from effssl.runtime.files import locked
 from effssl.runtime.pool import Job
 from effssl.runtime.processes import child_command
@@ -144,6 +144,7 @@ def child_job(
     return Job(name, child_command("effssl.studies.arm", str(folder)), json.dumps(request), **options)
 
 
+@speaking_flags()
 def main(folder: str) -> None:
     """Handle the request on stdin."""
     request = json.load(sys.stdin)

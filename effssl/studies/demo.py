@@ -19,7 +19,7 @@ from typing import Any
 
 from effssl.report import write_report
 from effssl.run import RunFolder
-from effssl.runtime.errors import RequestError, RunFailed, Stopped
+from effssl.runtime.errors import RequestError, RunFailed, Stopped, speaking_flags
 from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.progress import say, table
 from effssl.studies.plan import ArmRun, Setup, plan_runs
@@ -46,6 +46,7 @@ def demo_study(data: str = "cifar10") -> Study:
     return Study("demo", "BYOL with and without rotation", "ours", "cifar10", 200, ("knn", "linear"), arms, ())
 
 
+@speaking_flags()
 def main(argv: list[str] | None = None) -> None:
     """Run all arms, print the table, write the figure and the comparison."""
     parser = argparse.ArgumentParser(prog="effssl demo", description=__doc__.splitlines()[0])

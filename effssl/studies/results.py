@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -11,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from effssl.runtime.cores import usable_cores
 from effssl.runtime.errors import RequestError
 from effssl.runtime.processor import processor_name
 from effssl.runtime.versions import versions
@@ -62,7 +62,7 @@ def environment(threads: int) -> dict[str, Any]:
     """Date, machine, threads per run and versions, as they are now."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "machine": {"processor": processor_name(), "cores": os.cpu_count(), "torch": versions()["torch"]},
+        "machine": {"processor": processor_name(), "cores": usable_cores(), "torch": versions()["torch"]},
         "threads": threads,
         "versions": versions(),
     }

@@ -1,59 +1,79 @@
-"""The journal of a run: one line per epoch in metrics.jsonl, in TensorBoard's event files and on the screen."""
+"""The journal of a run: one line per epoch in metrics.jsonl, in trackers and on the screen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from effssl.run import RunFolder
-from effssl.runtime.errors import RequestError
-from effssl.runtime.progress import err, say
+from effssl.runtime.errors import Stopped, in_words_of_caller
+from effssl.runtime.notebook import in_notebook, notebook_bar
+from effssl.runtime.progress import err, say, silenced
+from effssl.training.trackers import check_installed
+from effssl.training.tracking import Tracking
 
 Line = dict[str, Any]
 
 
 class Journal:
-    """Whoever wants to know how a run is doing reads it here. Only one of many processes `writes`."""
+    """Whoever wants to know how a run is doing reads it here. Only one of many processes `writes`.
 
-    def __init__(self, quiet: bool = False, tensorboard: bool = False, writes: bool = True) -> None:
+    A context manager: at its end, trackers are told how the run ended.
+    """
+
+    def __init__(self, quiet: bool = False, writes: bool = True) -> None:
         self.quiet = quiet or not writes
         self.writes = writes
         self.run: RunFolder | None = None
-        self.events = TensorBoardWriter() if tensorboard and writes else None
+        self.tracking: Tracking | None = None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.tracking is None or self.run is None:
+            return
+        stopped = kind is not None and issubclass(kind, (Stopped, KeyboardInterrupt))
+        self.tracking.close("finished" if kind is None else "stopped" if stopped else "failed")
+
+    def track(self, names: Sequence[str]) -> None:
+        """Give the lines to these trackers, too; a package that is missing is reported now, by every process."""
+        check_installed(names)
+        if names and self.writes:
+            self.tracking = Tracking(names)
 
     def open(self, run: RunFolder) -> None:
         """Write to the files of this run from now on."""
+        if self.tracking is not None:
+            with silenced(self.quiet):
+                self.tracking.open(run)
         self.run = run
-        if self.events is not None:
-            self.events.folder = run.folder / "tensorboard"
 
     def say(self, text: str) -> None:
         """One line for the user."""
         if not self.quiet:
-            say(text)
+            say(in_words_of_caller(text))
 
     def write(self, line: Line, epochs: int = 0) -> None:
         """Record a line; that of an epoch, out of so many, is shown too."""
         if self.writes and self.run is not None:
             self.run.log(line)
-            if self.events is not None:
-                self.events.write(line)
+            if self.tracking is not None:
+                self.tracking.write(line)
         # On a terminal the bar shows the rest.
         if epochs and ("verdict" in line or not err.is_terminal):
             self.say(epoch_text(line, epochs))
 
-    def close(self) -> None:
-        """Nothing more will come."""
-        if self.events is not None:
-            self.events.close()
-
     @contextmanager
     def bar(self, total: int, done: int) -> Iterator[Callable[[int, str], None]]:
         """A bar over all steps; yields what to call with (steps done, text)."""
+        if in_notebook() and not self.quiet:
+            with notebook_bar("starting", total, done) as shown:
+                yield shown.update
+            return
         if self.quiet or not err.is_terminal:
             yield lambda *_: None
             return
@@ -61,36 +81,6 @@ class Journal:
         with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
             task = progress.add_task("starting", total=total, completed=done)
             yield lambda position, text: progress.update(task, completed=position, description=text)
-
-
-class TensorBoardWriter:
-    """Event files for TensorBoard with the figures of metrics.jsonl; opened with the first line."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise RequestError("--tensorboard needs tensorboard: pip install tensorboard") from None
-        self.folder = folder
-        self._open = SummaryWriter
-        self._writer: Any = None
-
-    def write(self, line: Line) -> None:
-        """One line; a resumed run replaces the steps that it repeats."""
-        step = int(line.get("step", 0))
-        if self._writer is None:
-            self._writer = self._open(str(self.folder), purge_step=step)
-        for name, value in line.items():
-            if isinstance(value, (int, float)) and name != "step":
-                self._writer.add_scalar(name, value, step)
-        if "verdict" in line:
-            self._writer.add_text("verdict", f"{line['verdict']}: {line['why']}", step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Nothing more will come."""
-        if self._writer is not None:
-            self._writer.close()
 
 
 def epoch_text(line: Line, epochs: int) -> str:

@@ -50,7 +50,6 @@ def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget
                 line |= monitor.evaluate(line)
             journal.write(line, trainer.clock.epochs)
             checkpoints.after_epoch()
-    journal.close()
     with trainer.averaged():
         encoder = monitor.finished(trainer.objective.network.encoder)
         if rank() == 0:

@@ -45,6 +45,8 @@ from effssl.training.loop import train
 from effssl.training.precision import choose_precision, keep_precision
 from effssl.training.request import Request
 from effssl.training.start import is_same_place, over_settings, read_start, settings_to_keep
+from effssl.training.trackers import tracker_names
+from effssl.training.tracking import read_records
 from effssl.training.trainer import Trainer
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
@@ -68,9 +70,8 @@ class ClaimedFolder:
 def run_request(request: Request) -> tuple[RunFolder, Data | None]:
     """Carry out a request: the run's folder, and its data if it was trained now."""
     keep_freed_memory()
-    with catch_signals() as stop, process_group():
+    with catch_signals() as stop, process_group(), Journal(request.quiet, writes=rank() == 0) as journal:
         started = time.monotonic() if request.started is None else request.started
-        journal = Journal(request.quiet, request.tensorboard, writes=rank() == 0)
         request = with_own_config(request)
         device = request_device(request)
         plan = make_plan(request, device)
@@ -78,6 +79,7 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
             avoid_broken_amx()
         budget = None if is_computed(plan) else request_budget(request, plan, started)
         claim = claim_folder(request, plan)
+        journal.track(tracker_names(tuple(read_records(claim.folder))) if request.log is None else request.log)
         data = open_images(plan, claim)
         choose_size = not plan.config.image_size and not data.train.in_memory
         plan = fit_to_data(plan, data, claim.run)

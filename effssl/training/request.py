@@ -20,7 +20,7 @@ class Request:
     config: Path | None = None  # YAML file with settings; flags win over it
     quiet: bool = False
     report: bool = True
-    tensorboard: bool = False
+    log: tuple[str, ...] | None = None  # trackers; None: those that the run was started with, if any
     started: float | None = None  # monotonic time from which a time budget counts; None is now
 
     def __post_init__(self) -> None:

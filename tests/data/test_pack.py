@@ -133,7 +133,7 @@ def test_a_killed_packing_resumes_to_the_same_bytes(album: Path, tmp_path: Path)
             effssl.pack(album, tmp_path / "cut")
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
-    with pytest.raises(effssl.RequestError, match="another --short-side"):
+    with pytest.raises(effssl.RequestError, match="another short_side="):
         effssl.pack(album, tmp_path / "cut", short_side=99)
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert "resuming after" in done.stderr

@@ -134,7 +134,7 @@ def test_shards_that_are_not_there(shards: str) -> None:
         open_data(shards.replace("{0000..0003}", "*nothing*"))
     with pytest.raises(RequestError, match="is no range"):
         open_data(shards.replace("{0000..0003}", "{3..1}"))
-    with pytest.raises(RequestError, match="--out is needed"):
+    with pytest.raises(RequestError, match="out= is needed"):
         effssl.pack(shards)
 
 

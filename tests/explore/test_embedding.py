@@ -124,7 +124,7 @@ def test_killed_it_resumes_to_the_same_bytes(tmp_path: Path, capfd: pytest.Captu
     with (tmp_path / "killed.npz.part/rows.part").open("ab") as file:
         file.truncate(done - 2)
     (tmp_path / ".killed.npz.1.partial").write_bytes(b"half of the file")  # killed at its very end
-    with pytest.raises(RequestError, match="begun with another encoder, other images or another --batch"):
+    with pytest.raises(RequestError, match="begun with another encoder, other images or another batch="):
         effssl.embed("small", data, killed, batch=7, **SMALL)
     with pytest.raises(RequestError, match="begun with another encoder"):
         effssl.embed("small", data, killed, batch=3, **SMALL | {"image_size": 8})
@@ -233,7 +233,7 @@ def test_mistakes_are_reported_in_one_line(
         effssl.embed(run, folder, tmp_path / "f.txt")
     with pytest.raises(RequestError, match="batch is 0"):
         effssl.embed(run, folder, batch=0)
-    with pytest.raises(RequestError, match="needs no --image-size"):
+    with pytest.raises(RequestError, match="needs no image_size="):
         effssl.embed(run, folder, image_size=64)
     with pytest.raises(RequestError, match="no feature file at"):
         effssl.read_features(tmp_path / "none.npz")

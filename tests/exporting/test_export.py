@@ -251,7 +251,7 @@ def test_unknown_targets_and_missing_software(desk: Path, in_tmp: Path, monkeypa
     with pytest.raises(TypeError, match="size"):
         effssl.export("small", "onnx", weights="random", size=32)  # type: ignore[call-arg]
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(effssl.RequestError, match=r"--to onnx needs onnxruntime: pip install effssl\[onnx\]"):
+    with pytest.raises(effssl.RequestError, match=r'to="onnx" needs onnxruntime: pip install effssl\[onnx\]'):
         effssl.export(desk / "run", "onnx")
     assert not list(in_tmp.iterdir())
 

@@ -140,9 +140,9 @@ def test_pretrained_weights_keep_their_preprocessing(monkeypatch: pytest.MonkeyP
 
 def test_options_that_the_source_defines_are_refused(resnet: nn.Module, in_tmp: Path) -> None:
     torch.save(resnet.state_dict(), "w.pth")
-    with pytest.raises(effssl.RequestError, match=r"w\.pth needs no --weights"):
+    with pytest.raises(effssl.RequestError, match=r"w\.pth needs no weights="):
         effssl.load("w.pth", encoder="resnet18", weights="random")
-    with pytest.raises(effssl.RequestError, match="resnet18 needs no --encoder"):
+    with pytest.raises(effssl.RequestError, match="resnet18 needs no encoder="):
         effssl.load("resnet18", encoder="resnet18", weights="random")
     with pytest.raises(effssl.RequestError, match="weights are default or random, not 'none'"):
         effssl.load("resnet18", weights="none")

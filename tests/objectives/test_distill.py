@@ -91,7 +91,7 @@ def test_features_are_computed_once_and_only_if_they_fit(data: Data, monkeypatch
     assert len(calls) == 1
     assert first.features is second.features
     with pytest.raises(
-        RequestError, match=r"256 images × 3072 features of the teacher take 3 MB; raise --distill.memory"
+        RequestError, match=r"256 images × 3072 features of the teacher take 3 MB; raise distill.memory"
     ):
         make("distill", data, **flags(teacher="pixels-32", memory=2))
     make("distill", data, **flags(teacher="pixels-32", memory=2, targets="view"))
@@ -150,7 +150,7 @@ def test_a_weight_file_needs_its_architecture(data: Data, tmp_path: Path, tiny_p
     encoder = open_foreign("small", weights="random")
     torch.save(encoder.backbone.state_dict(), tmp_path / "w.pth")
     path = str(tmp_path / "w.pth")
-    with pytest.raises(RequestError, match=r"add --distill.encoder, e.g. --distill.encoder resnet50"):
+    with pytest.raises(RequestError, match=r'add distill.encoder, e.g. distill={"encoder": "resnet50"}'):
         make("distill", data, **flags(teacher=path))
     term = make("distill", data, **flags(teacher=path, encoder="small")).terms["distill"]
     assert torch.allclose(term.features[:8], encoder(tiny_photos[:8]), atol=1e-4)

@@ -153,7 +153,7 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     (tmp_path / "only a lock/lock").touch()  # all that an attempt leaves that is killed at once
     for folder in (tmp_path, tmp_path / "notes.txt"):
         with (
-            pytest.raises(RequestError, match="holds other files; choose another --out"),
+            pytest.raises(RequestError, match="holds other files; choose another out="),
             claim_folder(folder, PLAN, "", ("notes.txt",)),
         ):
             pass

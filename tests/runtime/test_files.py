@@ -107,7 +107,7 @@ def test_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.csv").touch()
     check_output(tmp_path / "old.csv", overwrite=True)
     for path, reason in [
-        (tmp_path / "old.csv", "old.csv exists; choose another --out, or add --overwrite"),
+        (tmp_path / "old.csv", "old.csv exists; choose another out=, or add overwrite=True"),
         (tmp_path / "no/where.csv", "in an existing folder"),
         (tmp_path, "in an existing folder"),
     ]:

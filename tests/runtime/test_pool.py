@@ -163,7 +163,7 @@ def test_a_child_runs_a_module_like_python_does() -> None:
 
 def test_children_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("effssl.runtime.processes.usable_cores", lambda: 8)
     assert [child_environment(n)["OMP_NUM_THREADS"] for n in (1, 2, 3, 16)] == ["8", "4", "2", "1"]
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert child_environment(2)["OMP_NUM_THREADS"] == "5"

@@ -30,7 +30,7 @@ def test_the_first_signal_is_recorded_and_a_second_interrupt_stops_at_once() -> 
 
 
 def test_before_training_a_signal_stops_at_once() -> None:
-    with catch_signals(), pytest.raises(Stopped, match="SIGUSR1: stopped before training began; resume with --resume"):
+    with catch_signals(), pytest.raises(Stopped, match="SIGUSR1: stopped before training began; resume with resume="):
         os.kill(os.getpid(), signal.SIGUSR1)
 
 

@@ -82,7 +82,7 @@ def test_transfer_is_the_mean_over_sets(tmp_path: Path) -> None:
     assert train_and_evaluate(FLAGS, folder, {"transfer": average}) == {}
     run = Run(folder)
     assert value_of(run, average) == value_of(run, dataclasses.replace(average, key="pets"))
-    with pytest.raises(RequestError, match="not among --sets"):
+    with pytest.raises(RequestError, match="not among sets="):
         value_of(run, dataclasses.replace(average, key="food"))
 
 

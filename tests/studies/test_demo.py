@@ -61,5 +61,5 @@ def test_a_failed_arm_ends_the_demo(
         demo.main(["--data", "digits", "--out", "here"])
     assert ended.value.code == 1
     assert "not finite" in capsys.readouterr().err.splitlines()[-1]
-    with pytest.raises(RequestError, match="--seeds is 0"):
+    with pytest.raises(RequestError, match="seeds= is 0"):
         demo.run_demo("digits", 0, in_tmp)

@@ -22,7 +22,7 @@ FLAGS = {"data": "digits", "objective": "byol+rotation", "epochs": 3, "subset": 
 
 @pytest.mark.parametrize("text", ["lr", "lr=", "=1", "lr=2:1", "lr=0:1:log", "lr=a:b", "lr=1:2:3"])
 def test_wrong_ranges_are_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="--over"):
+    with pytest.raises(RequestError, match="over="):
         parse_range(text)
 
 
@@ -190,7 +190,7 @@ def test_optuna_gets_the_values_as_they_are() -> None:
 def test_a_grid_without_pruning_needs_no_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert create_study(Search(prune=False)) is None
-    with pytest.raises(RequestError, match="--no-prune"):
+    with pytest.raises(RequestError, match="prune=False"):
         create_study(Search())
     with pytest.raises(RequestError, match="pip install"):
         create_study(Search("optuna", prune=False))

@@ -58,7 +58,7 @@ def test_signals_save_and_the_run_goes_on_to_the_bit(
         return real(self, views)
 
     monkeypatch.setattr(Trainer, "step", signalled)
-    with pytest.raises(effssl.Stopped, match="resume with --resume auto"):
+    with pytest.raises(effssl.Stopped, match='resume with resume="auto"'):
         effssl.pretrain("digits", "byol", epochs=2, out=tmp_path / "cut", **QUICK)
     assert calls == at  # the step in flight was finished, no further one begun
     assert signal.getsignal(number) == before

@@ -82,7 +82,7 @@ def test_what_cannot_be_trained_longer(in_tmp: Path) -> None:
         effssl.pretrain("digits", "simclr", epochs=3, lr=0.5, out="r", resume="auto", **QUICK)
     for path in run.folder.glob("checkpoint*.pt"):
         path.unlink()
-    with pytest.raises(effssl.RequestError, match="no checkpoint to train on from; use --start-from"):
+    with pytest.raises(effssl.RequestError, match="no checkpoint to train on from; use start_from="):
         run.extend(3)
     assert run.finished
 

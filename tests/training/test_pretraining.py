@@ -177,7 +177,7 @@ def test_nothing_is_overwritten(finished: effssl.Run, tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"not finite.*smaller --lr"):
+    with pytest.raises(RunFailed, match=r"not finite.*smaller lr="):
         effssl.pretrain("digits", "simclr", epochs=3, lr=1e20, out=tmp_path / "r", **QUICK)
     assert not (tmp_path / "r" / "encoder.safetensors").exists()
 

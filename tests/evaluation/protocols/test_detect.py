@@ -324,5 +324,5 @@ def test_detection_refusals(thin: None, voc: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(thin: None, voc: Path) -> None:
-    with pytest.raises(RunFailed, match=r"not finite.*lower --lr"):
+    with pytest.raises(RunFailed, match=r"not finite.*lower lr="):
         evaluate_detect(make_encoder(), str(voc), replace(QUICK, lr=1e12, schedule=20 / 144_000))

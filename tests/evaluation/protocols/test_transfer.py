@@ -287,7 +287,7 @@ def test_cifar_lies_below_the_folder_or_is_not_fetched(
     tmp_path: Path, encoder: LoadedEncoder, digits: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFFSSL_DATA", str(tmp_path / "cache"))
-    with pytest.raises(effssl.RequestError, match=r"cifar10 is not ready under .*--download"):
+    with pytest.raises(effssl.RequestError, match=r"cifar10 is not ready under .*download=True"):
         SETS["cifar10"](tmp_path, False, 0)
     (tmp_path / "cifar-10-batches-py").mkdir()  # torchvision's place, but empty
     with pytest.raises(effssl.RequestError, match=r"cifar10 under .* is damaged"):
