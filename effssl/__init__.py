@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from effssl.runtime.versions import EFFSSL
 
 if TYPE_CHECKING:
+    from effssl.browsing import browse
     from effssl.data import open_data
     from effssl.data.packing import pack
     from effssl.evaluation import evaluate
@@ -46,6 +47,7 @@ __all__ = [
     "RunFailed",
     "Score",
     "Stopped",
+    "browse",
     "classify",
     "duplicates",
     "embed",
@@ -77,6 +79,7 @@ _WHERE = {
     "open_data": "effssl.data",
     "pack": "effssl.data.packing",
     "embed": "effssl.explore.embedding",
+    "browse": "effssl.browsing",
     "read_features": "effssl.explore.feature_files",
     "neighbors": "effssl.explore.neighbors",
     "duplicates": "effssl.explore.duplicates",

@@ -29,6 +29,10 @@ VERBS = {
         "embed:embed_",
         "write the features of a folder of images: effssl embed RUN --data FOLDER --out FILE",
     ),
+    "browse": (
+        "browse:browse_",
+        "browse a folder of images on one page, by map, clusters, neighbors …: effssl browse RUN --data FOLDER",
+    ),
     "neighbors": (
         "neighbors:neighbors_",
         "find similar images: effssl neighbors RUN --data FOLDER --query IMAGE",

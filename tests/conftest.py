@@ -19,6 +19,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from effssl.objectives.options import TERMS
+from tests.pages import browser, visit  # noqa: F401  fixtures
 
 torch.set_num_threads(1)  # two test processes share two cores
 

@@ -48,10 +48,11 @@ def write_table(options: ExploreOptions, rows: Sequence[Row], title: str, column
     if not options.out:
         return
     path = Path(options.out).expanduser()
+    content: str | bytes
     if path.suffix == ".json":
         content = json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
     elif path.suffix == ".html":
-        content = _page(options, rows, title)
+        content = _page(rows, title, options)
     elif path.suffix == ".txt":
         content = "".join(f"{row['image']}\n" for row in rows)
     else:
@@ -64,12 +65,14 @@ def write_table(options: ExploreOptions, rows: Sequence[Row], title: str, column
     print(f"written: {options.out}")
 
 
-def _page(options: ExploreOptions, rows: Sequence[Row], title: str) -> str:
+def _page(rows: Sequence[Row], title: str, options: ExploreOptions) -> bytes:
+    """The images of a table as a view of the page that effssl browse writes."""
+    from effssl.browsing.page import table_page
     from effssl.explore.gallery import open_gallery
-    from effssl.explore.page import gallery_page
 
-    without_files = options.data and rows and not os.path.isabs(rows[0]["image"])
-    return gallery_page(rows, title, open_gallery(options.data, options.labels) if without_files else None)
+    without_files = options.data and rows and not os.path.isfile(rows[0]["image"])
+    view = type(options).__name__.removesuffix("Options").lower()
+    return table_page(rows, title, view, open_gallery(options.data, options.labels) if without_files else None)
 
 
 def show_table(rows: Sequence[Row], title: str, without: str = "") -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
 
+from effssl.data.webdataset import is_shards
 from effssl.loading import load
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
@@ -50,6 +52,19 @@ def open_encoder(run: EncoderLike, options: EncodingOptions) -> LoadedEncoder:
     if options.get("whiten") == "off":
         encoder = encoder.without_whitening()
     return encoder.to(pick_device(options.get("device", "auto")))
+
+
+def own_data(run: EncoderLike | None) -> str:
+    """The images that a run was trained on."""
+    folder = run if isinstance(run, RunFolder) else None
+    if isinstance(run, (str, Path)) and str(run) and (path := Path(run).expanduser()).is_dir():
+        folder = RunFolder(path)
+    if folder is None:
+        raise RequestError("which images? --data FOLDER, or --features with a file of effssl embed")
+    data = folder.config.data
+    if os.path.isabs(data) and not is_shards(data) and not os.path.exists(data):
+        raise RequestError(f"{data}, which {folder.folder} was trained on, is not there; --data names the images")
+    return data
 
 
 def encoder_digest(encoder: LoadedEncoder) -> str:

@@ -15,25 +15,31 @@ POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
 )
-SCRIPTS = ("elements.js", "curves.js", "map.js", "page.js")
+SCRIPTS = ("elements.js", "curves.js", "map.js", "embedding.js", "page.js")
 ICONS = {"learning": "✓", "collapsing": "✗"}
 
 
 def render(data: dict[str, Any]) -> bytes:
-    """Render the page. Jinja escapes text; `as_block` escapes data."""
+    """Render the page of a report."""
+    scripts = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return render_template(
+        FOLDER, "page.html", data=data, block=as_block(data),
+        style=(FOLDER / "page.css").read_text(encoding="utf-8"), scripts=scripts, mark=MARK,
+        policy=POLICY, icon=ICONS.get(data.get("verdict", ""), "…"),
+    )  # fmt: skip
+
+
+def render_template(folder: Path, name: str, **values: Any) -> bytes:
+    """Render a template. Jinja escapes text; `as_block` escapes data."""
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_with_fixed_percent,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    scripts = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    text = environment.get_template("page.html").render(
-        data=data, block=as_block(data), style=(FOLDER / "page.css").read_text(encoding="utf-8"), scripts=scripts,
-        mark=MARK, policy=POLICY, icon=ICONS.get(data.get("verdict", ""), "…"),
-    )  # fmt: skip
+    text = environment.get_template(name).render(**values)
     return text.encode("utf-8", "replace")  # file names may contain bytes that are not UTF-8
 
 

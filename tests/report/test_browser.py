@@ -6,7 +6,6 @@ Skipped if there is no Chromium; playwright does not download one.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +13,8 @@ import pytest
 
 from effssl.report import write_report
 from effssl.verbs import Run
+from tests.pages import WIDTHS
 from tests.report.conftest import EVIL, study_folder
-
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run",
-]  # fmt: skip
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
-WIDTHS = (360, 820, 1400)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Any]:
-    """Open a file; when the test is over, nothing may have gone wrong on the page or out of it."""
-    problems: list[str] = []
-    contexts = []
-
-    def opened(file: Path, width: int = 1400, scheme: str = "light", touch: bool = False) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=touch)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else problems.append(r.url))
-        page.goto(file.resolve().as_uri())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert problems == []
 
 
 def point(page: Any, index: int) -> tuple[float, float]:
