@@ -2,7 +2,7 @@
 # make test   set up and run the tests
 # make lint   style, types, and imports along the layers
 # make docs   the documentation site, in site/
-# make chaos  kill, corrupt and starve runs on purpose; they must come back to the bit
+# make chaos  kill, corrupt and starve runs and studies on purpose; they must come back to the bit
 # make bench  speed, as ratios in one run; wants an otherwise idle machine
 
 PYTHON ?= python3

@@ -15,10 +15,7 @@ import sys
 import effssl.commands  # noqa: F401  now, because a time budget counts from here
 from effssl.runtime.errors import RequestError, RunFailed, Stopped, did_you_mean, speaking_flags
 from effssl.runtime.processes import is_first_process
-from effssl.runtime.reading import one_line
 from effssl.runtime.versions import EFFSSL
-
-LONGEST = 2000  # characters of an error
 
 # Verb: module and function of effssl.commands, and its help. A function with _ at its end parses its arguments itself.
 VERBS = {
@@ -105,7 +102,7 @@ def _fail(message: str, code: int) -> None:
     except RequestError:
         reports = True
     if reports:
-        print(f"effssl: {one_line(message, LONGEST)}", file=sys.stderr, flush=True)
+        print(f"effssl: {message}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -121,7 +121,7 @@ class Config:
     """auto tries some steps on this machine: bf16 if it is faster than float32 and their gradients agree"""
     compile: bool = False
     """compile the encoder and the color changes: the first steps take a minute, later ones less time"""
-    workers: Annotated[int, Between(-1)] = -1
+    workers: Annotated[int, Between(-1, 1024)] = -1
     """processes that decode images of a folder; −1 is one per usable core"""
     labels: Literal["auto", "folders", "none"] = "auto"
     """sub-folders are labels: auto only in a train/–val/ or train/–test/ layout"""

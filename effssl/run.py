@@ -30,7 +30,7 @@ from effssl.config import Config, config_type
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import locked, write_atomically
 from effssl.runtime.progress import say
-from effssl.runtime.reading import parse_json, read_bytes, read_json
+from effssl.runtime.reading import parse_json, read_bytes, read_json, read_start
 from effssl.runtime.versions import versions
 from effssl.schema import build, read_yaml, to_dict, written_by
 
@@ -125,8 +125,8 @@ class RunFolder:
 
     def begun_by_this_job(self) -> bool:
         """Whether the process that started this one, torchrun, also started the one that trained here before."""
-        lock = self.folder / "lock"
-        return lock.is_file() and lock.read_text().strip().endswith(f"on {platform.node()}, started by {os.getppid()}")
+        holder = f"on {platform.node()}, started by {os.getppid()}"
+        return read_start(self.folder / "lock", 1000).strip().endswith(holder.encode())
 
     def metrics(self) -> list[dict[str, Any]]:
         """All logged lines, in order; a damaged one is left out, saying so."""

@@ -1,9 +1,10 @@
 """Faults on purpose: runs are killed, signalled, corrupted, starved of disk or robbed of a process, then resumed.
 
     python -m tests.chaos              # all of it, some minutes, prints a table
-    python -m tests.chaos --trials 1   # each kind once
+    python -m tests.chaos --trials 1   # each kind once; but each file operation of a run's start and end
 
 Whatever happens, the finished run must equal the undisturbed one to the bit: weights, metrics but for seconds, score.
+A study must end with the values of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import kill_points, study_faults
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = ["--data", "digits", "--subset", "512", "--batch-size", "64", "--epochs", "4", "--encoder", "small"]
@@ -260,29 +263,50 @@ FAULTS: dict[int, list[Callable[[Case, random.Random], Outcome]]] = {
 }
 
 
+def faults_of_runs(folder: Path, dice: random.Random, trials: int, only: int | None) -> list[Outcome]:
+    """Every fault of runs, for several objectives, by one process and by two."""
+    outcomes = []
+    for processes, faults in FAULTS.items():
+        if only not in (None, processes):
+            continue
+        for objective in OBJECTIVES if processes == 1 else ["byol+rotation", "moco+rotation"]:
+            case = Case(objective, processes, folder / f"{objective}-{processes}")
+            for fault in faults:
+                outcomes += [told(fault(case, dice)) for _ in range(trials)]
+    return outcomes
+
+
+def faults_of_files_and_studies(folder: Path, dice: random.Random, trials: int) -> list[Outcome]:
+    """SIGKILL before every file operation of a run's start and end; two studies at once, and one that is killed."""
+    found = [("SIGKILL, file operation", wrong) for wrong in kill_points.of_a_run(folder / "operations")]
+    found += study_faults.all_faults(folder / "studies", dice, trials)
+    return [told(Outcome(fault, "", 1, not wrong, difference=wrong)) for fault, wrong in found]
+
+
+def told(outcome: Outcome) -> Outcome:
+    """The outcome, after a line about it."""
+    state = outcome.difference or ("equal" if outcome.survived else "LOST")
+    print(f"{outcome.objective}, {outcome.processes} process(es), {outcome.fault}: {state}", file=sys.stderr)
+    return outcome
+
+
 def main() -> None:
     """Run all faults and print what became of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=3, help="of each fault and objective")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, choices=[*FAULTS], help="only the faults of one process, or of two")
+    parser.add_argument("--part", choices=["runs", "files"], help="only faults of runs, or of files and studies")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from effssl.runtime.progress import table
 
     dice, outcomes = random.Random(options.seed), []
     with tempfile.TemporaryDirectory() as folder:
-        for processes, faults in FAULTS.items():
-            if options.processes not in (None, processes):
-                continue
-            for objective in OBJECTIVES if processes == 1 else ["byol+rotation", "moco+rotation"]:
-                case = Case(objective, processes, Path(folder) / f"{objective}-{processes}")
-                for fault in faults:
-                    for _ in range(options.trials):
-                        outcomes.append(fault(case, dice))
-                        last = outcomes[-1]
-                        state = last.difference or ("equal" if last.survived else "LOST")
-                        print(f"{objective}, {processes} process(es), {last.fault}: {state}", file=sys.stderr)
+        if options.part != "runs":
+            outcomes += faults_of_files_and_studies(Path(folder), dice, options.trials)
+        if options.part != "files":
+            outcomes += faults_of_runs(Path(folder), dice, options.trials, options.processes)
 
     def row(name: str, processes: str, some: list[Outcome]) -> list[str]:
         counts = (

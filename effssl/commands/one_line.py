@@ -6,12 +6,15 @@ import contextlib
 import functools
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.runtime.reading import one_line
 
 RULE = re.compile(r"^[─╭╮╰╯\s]+$")
+LARGEST = 2**53  # up to here floats count every whole number
+FLOAT32 = 3.4e38  # in which everything is computed
 FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 UNKNOWN = "Unrecognized options: "  # how tyro begins
 # What other programs call our flags. The weight of a term is the paper's λ.
@@ -43,7 +46,18 @@ def parse_command(command: Callable[..., Any], args: Sequence[str], prog: str, *
             raise
         known = tyro.extras.get_parser(command if is_class else later, prog=prog, **options)._option_string_actions
         raise RequestError(unboxed(said.getvalue(), prog, known)) from None
+    check_numbers(vars(parsed) if is_class else parsed.keywords)
     return parsed if is_class else parsed()
+
+
+def check_numbers(given: Mapping[str, Any]) -> None:
+    """Refuse numbers that no flag takes: what is not finite, and what no counter holds."""
+    for name, value in given.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            limit = {float: FLOAT32, int: LARGEST}.get(type(number))
+            if limit is not None and not -limit <= number <= limit:
+                flag = f"--{name.replace('_', '-')}"
+                raise RequestError(f"{flag} is {one_line(number, 80)}; it must be a finite number, up to {limit:g}")
 
 
 def unboxed(text: str, prog: str, known: Iterable[str] = ()) -> str:

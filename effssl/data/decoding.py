@@ -24,10 +24,12 @@ from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data.formats import decode_picture, read_pixels
 from effssl.data.images import CropRequest, Crops, Reading, repeated, upload
 from effssl.runtime.cores import cores_per_process
+from effssl.runtime.errors import RequestError
 from effssl.runtime.processes import die_with_parent
 from effssl.runtime.progress import say
 
 FORK = "fork" if sys.platform == "linux" else None  # workers are children of the run and end with it
+MOST_WORKERS = 1024  # as many as there are cores where there are most
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed, so that antialiasing stays ours
 RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -40,6 +42,8 @@ Boxes = list[tuple[int, list[list[int]]]]  # of one image, per group: side, and 
 
 def worker_count(workers: int) -> int:
     """Number of worker processes; -1 is one per core that this process may use."""
+    if workers > MOST_WORKERS:  # each is a copy of this process
+        raise RequestError(f"--workers is {workers}; it must be at most {MOST_WORKERS}")
     return cores_per_process() if workers < 0 else workers
 
 

@@ -37,11 +37,11 @@ from effssl.data.images import CropRequest, Crops, Images, Reading, hex_digest, 
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
 from effssl.runtime.progress import say
-from effssl.runtime.reading import read_arrays
+from effssl.runtime.reading import read_arrays, read_text
 
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
 IN_MEMORY_BYTES = 1 << 31  # that they take there at most
-STAMPED = 4096  # bytes at the beginning and at the end of a file by which it is recognized
+STAMPED = 4096  # bytes at the beginning, the middle and the end of a file by which it is recognized
 IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
 TEST_NAMES = ("test",)
 VALIDATION_NAMES = ("val", "valid", "validation")
@@ -105,8 +105,8 @@ def class_names(which: str) -> list[str]:
     """Names of class folders: the 100 of ImageNet-100, or those in a text file."""
     path = IMAGENET100 if which == "imagenet100" else Path(which).expanduser()
     try:
-        names = path.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError):
+        names = read_text(path).split()
+    except (OSError, ValueError):
         raise RequestError(f"--classes is imagenet100 or a text file with names of sub-folders, got {which}") from None
     if not names:
         raise RequestError(f"{which} names no classes")
@@ -226,7 +226,7 @@ def write_list(images: Images, path: Path) -> None:
     assert images.paths is not None
     names = np.array([os.fsencode(os.path.abspath(file)) for file in images.paths])  # it may resume from elsewhere
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy(), "stamps": file_stamps(images.paths)}
+    arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy(), "contents": file_stamps(images.paths)}
     if images.labels is not None:
         arrays |= {"labels": images.labels.numpy(), "classes": np.array([os.fsencode(c) for c in images.classes])}
     np.savez_compressed(buffer, **arrays)
@@ -234,7 +234,7 @@ def write_list(images: Images, path: Path) -> None:
 
 
 def file_stamps(paths: list[Path]) -> np.ndarray:
-    """A number per file that changes when its content does, N int64: of its length, its beginning and its end.
+    """A number per file that changes with its content, N int64: of its length, its beginning, its middle and its end.
 
     Unlike a modification time it is the same for a copy of the file. −1 for a file that cannot be read.
     """
@@ -242,9 +242,12 @@ def file_stamps(paths: list[Path]) -> np.ndarray:
     def stamp(path: Path) -> int:
         try:
             with path.open("rb") as file:
-                start, length = file.read(STAMPED), os.fstat(file.fileno()).st_size
-                file.seek(max(0, length - STAMPED))
-                return zlib.crc32(file.read(STAMPED), zlib.crc32(start, length & 0xFFFFFFFF))
+                length = os.fstat(file.fileno()).st_size
+                found = zlib.crc32(file.read(STAMPED), length & 0xFFFFFFFF)
+                for start in (length // 2, length - STAMPED):
+                    file.seek(max(0, start))
+                    found = zlib.crc32(file.read(STAMPED), found)
+                return found
         except OSError:
             return -1
 
@@ -270,7 +273,7 @@ def as_listed(images: Images, path: Path) -> FolderImages:
         sizes = torch.from_numpy(stored["sizes"])
         labels = torch.from_numpy(stored["labels"]) if "labels" in stored else None
         classes = [os.fsdecode(name) for name in stored["classes"].tolist()] if "classes" in stored else []
-        stamps = stored.get("stamps", np.full(len(paths), -1))
+        stamps = stored.get("contents", np.full(len(paths), -1))
         if sizes.shape != (len(paths), 2) or stamps.shape != (len(paths),) or sizes.min() < 1:
             raise ValueError("its columns do not fit together")
         if labels is not None and (

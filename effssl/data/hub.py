@@ -23,9 +23,10 @@ from effssl.data.formats import FormatsFound, examine, measured_range, read_pixe
 from effssl.data.parts import SPLITS, divide
 from effssl.runtime.errors import RequestError, Stopped, did_you_mean
 from effssl.runtime.progress import progress_bar
-from effssl.runtime.reading import describe, read_bytes
+from effssl.runtime.reading import check_regular, describe, read_bytes
 
 PREFIX = "hf:"
+READ = (".arrow", ".json", ".parquet")  # suffixes of the files that are opened
 LABEL_COLUMNS = ("label", "class")
 
 
@@ -121,21 +122,30 @@ def _place(spec: str) -> tuple[Path, str]:
 
 def _load(datasets: ModuleType, folder: Path) -> dict[str, Any]:
     """The data set of each split; one without splits is called train."""
-    files = sorted(folder.rglob("*.parquet"))
     try:
-        if (folder / "dataset_dict.json").is_file():
-            return dict(datasets.load_from_disk(str(folder)))
-        if (folder / "state.json").is_file():
-            return {"train": datasets.load_from_disk(str(folder))}
-        by_split: dict[str, list[str]] = {}
-        for file in files:
-            by_split.setdefault(file.stem.partition("-")[0], []).append(str(file))
-        cache = str(data_folder() / "hf")
-        return {name: datasets.Dataset.from_parquet(some, cache_dir=cache) for name, some in by_split.items()}
+        for file in folder.rglob("*"):
+            if file.suffix in READ:
+                check_regular(file)
+        found = _open_splits(datasets, folder)
+        for data in found.values():
+            data.data.validate(full=True)  # a damaged Arrow file would crash the process when its rows are read
+        return found
     except Stopped:
         raise
     except Exception as error:  # damaged files raise anything: ArrowInvalid, KeyError, JSONDecodeError …
         raise RequestError(f"{folder} is not a data set that can be read: {describe(error)}") from None
+
+
+def _open_splits(datasets: ModuleType, folder: Path) -> dict[str, Any]:
+    if (folder / "dataset_dict.json").is_file():
+        return dict(datasets.load_from_disk(str(folder)))
+    if (folder / "state.json").is_file():
+        return {"train": datasets.load_from_disk(str(folder))}
+    by_split: dict[str, list[str]] = {}
+    for file in sorted(folder.rglob("*.parquet")):
+        by_split.setdefault(file.stem.partition("-")[0], []).append(str(file))
+    cache = str(data_folder() / "hf")
+    return {name: datasets.Dataset.from_parquet(some, cache_dir=cache) for name, some in by_split.items()}
 
 
 def _choose(spec: str, found: dict[str, Any], split: str) -> list[str]:

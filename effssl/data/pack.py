@@ -36,7 +36,7 @@ from effssl.data.images import (
 )
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import progress_bar
-from effssl.runtime.reading import describe, read_arrays, read_bytes, read_json
+from effssl.runtime.reading import check_regular, describe, read_arrays, read_bytes, read_json, read_start
 from effssl.schema import build, check
 
 FORMAT = "effssl pack 1"  # of pictures
@@ -120,7 +120,7 @@ class PackedImages:
 def is_pack(folder: str | Path) -> bool:
     """Whether a folder is a pack, finished or not."""
     files = [Path(folder).expanduser() / name for name in ("pack.json", "plan.json")]
-    return any(file.is_file() and b"effssl pack" in file.read_bytes()[:200] for file in files)
+    return any(b"effssl pack" in read_start(file, 200) for file in files)
 
 
 def open_pack(spec: str | Path, labels: str = "auto") -> Data:
@@ -154,6 +154,7 @@ def _read_index(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         about = read_json(folder / "pack.json")
         content = read_bytes(folder / "index.npz")
+        check_regular(folder / "pixels.bin")
         size = (folder / "pixels.bin").stat().st_size
         if about["format"] not in (FORMAT, FORMAT_OF_PIXELS):
             raise RequestError(f"{folder} has the format {about['format']!r}; this effssl reads {FORMAT!r}")

@@ -24,9 +24,9 @@ from effssl.data.formats import examine_all
 from effssl.data.images import Images, hex_digest
 from effssl.data.splits import pick_per_class
 from effssl.data.voc import CLASSES, VocImage, read_voc
-from effssl.runtime.errors import RequestError
+from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.randomness import generator
-from effssl.runtime.reading import read_arrays, read_bytes
+from effssl.runtime.reading import describe, read_arrays, read_bytes, read_text
 
 TIMEOUT = 10.0  # seconds without a response
 
@@ -94,9 +94,11 @@ def _reachable(name: str, root: Path) -> Iterator[None]:
     socket.setdefaulttimeout(TIMEOUT)
     try:
         yield
-    except (RuntimeError, OSError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RequestError(f"{name} is not ready under {root} ({reason}); put it there, or try --download") from None
+    except (RequestError, Stopped):
+        raise
+    except Exception as error:  # readers of torchvision and scipy raise anything for damaged files
+        reason = f"{name} is not ready under {root} ({describe(error)})"
+        raise RequestError(f"{reason}; put it there, or try --download") from None
     finally:
         socket.setdefaulttimeout(before)
 
@@ -160,9 +162,10 @@ def _pets(root: Path, download: bool, seed: int) -> TransferSet:
             torchvision.datasets.OxfordIIITPet(root, split, download=download)
     folder, parts = root / "oxford-iiit-pet", []
     for name, split in (("pets train", "trainval"), ("pets test", "test")):
-        lines = (folder / "annotations" / f"{split}.txt").read_text().splitlines()
-        entries = [line.split() for line in lines]  # name, class from 1 on, species, breed
-        labels = torch.tensor([int(entry[1]) - 1 for entry in entries])
+        with _reachable("OxfordIIITPet", root):
+            lines = read_text(folder / "annotations" / f"{split}.txt").splitlines()
+            entries = [line.split() for line in lines]  # name, class from 1 on, species, breed
+            labels = torch.tensor([int(entry[1]) - 1 for entry in entries])
         paths = [folder / "images" / f"{entry[0]}.jpg" for entry in entries]
         parts.append(published(name, paths, labels, _numbered(labels)))
     train, test = parts
@@ -217,7 +220,8 @@ def _sun397(root: Path, download: bool, seed: int) -> TransferSet:
         raise RequestError(
             f"SUN397 is not ready under {root} (no SUN397/ClassName.txt); put it there, or try --download"
         )
-    classes = (folder / "ClassName.txt").read_text().split()
+    with _reachable("SUN397", root):
+        classes = read_text(folder / "ClassName.txt").split()
     data = load_folder(folder)
     names = [f"/{path.relative_to(folder).as_posix()}" for path in data.train.paths or []]
     position = {name: i for i, name in enumerate(classes)}
@@ -236,7 +240,8 @@ def _sun397(root: Path, download: bool, seed: int) -> TransferSet:
 
 def _listed_rows(file: Path, row: dict[str, int]) -> Tensor:
     """Rows of the images that one of the authors' lists names."""
-    listed = file.read_text().split()
+    with _reachable("SUN397", file.parent.parent):
+        listed = read_text(file).split()
     absent = [name for name in listed if name not in row]
     if absent or not listed:
         what = f"{len(absent)} images that are missing or unreadable, e.g. {absent[0]}" if absent else "nothing"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import progress_bar
+from effssl.runtime.reading import read_bytes, read_text
 
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -82,8 +83,8 @@ def _entries(years: list[Path], name: str) -> list[tuple[Path, str]]:
     found = []
     for year, file in files:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = read_text(file).splitlines()
+        except (OSError, ValueError) as error:
             raise RequestError(f"{file} cannot be read as an image list: {error}") from None
         found += [(year, line.split()[0]) for line in lines if line.strip()]
     if not found:
@@ -103,7 +104,7 @@ def _read_image(year: Path, stem: str) -> VocImage:
     if not image.is_file():
         raise RequestError(f"image {image} is missing")
     try:
-        tree = ET.fromstring(file.read_bytes(), ET.XMLParser(target=_PlainTree()))
+        tree = ET.fromstring(read_bytes(file), ET.XMLParser(target=_PlainTree()))
         objects = [_read_object(node) for node in tree.findall("object")]
     except FileNotFoundError:
         raise RequestError(f"annotation {file} is missing") from None

@@ -22,7 +22,7 @@ import numpy as np
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.files import atomic_path, write_atomically
 from effssl.runtime.progress import progress_bar
-from effssl.runtime.reading import describe, parse_json, read_text
+from effssl.runtime.reading import describe, parse_json, read_start, read_text
 
 FORMAT = "effssl features 1"
 SUFFIXES = (".parquet", ".npz", ".csv")
@@ -100,7 +100,7 @@ def csv_metadata_path(path: Path) -> Path:
 
 def holds_metadata(path: Path) -> bool:
     """Whether a file is the metadata of a .csv file that effssl wrote, or began to write."""
-    return path.is_file() and FORMAT.encode() in path.read_bytes()[:200]
+    return FORMAT.encode() in read_start(path, 200)
 
 
 # ---------------------------------------------------------------------------------------------------------------

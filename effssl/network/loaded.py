@@ -32,6 +32,7 @@ READOUT = "readout."  # prefix of the readout's tensors in an encoder file
 CLASSIFIER = "effssl_classifier."  # of a classifier on the features that an encoder file may hold; no network has it
 FILTERS = ("bilinear", "bicubic")
 LARGEST = 1 << 14  # side of the images of an encoder
+FLOAT32 = torch.finfo(torch.float32).max
 CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
 
 
@@ -241,7 +242,7 @@ def check_about(about: Any) -> None:
         values = about.get(key)
         if not isinstance(values, (list, tuple)) or [type(v) in (int, float) for v in values] != [True] * channels:
             raise ValueError(f"its {key} is not {'three' if channels == 3 else channels} numbers")
-        if not all(low < v < math.inf for v in values):
+        if not all(low < v < FLOAT32 for v in values):
             raise ValueError(f"its {key} is {one_line(list(values))}")
 
 

@@ -24,6 +24,7 @@ from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import check_replaceable, check_writable, write_atomically
 from effssl.runtime.private_paths import strip_message
 from effssl.runtime.progress import say, silenced
+from effssl.runtime.reading import describe, read_bytes, read_start
 from effssl.runtime.versions import EFFSSL
 from effssl.schema import flatten, read_yaml
 
@@ -90,15 +91,20 @@ def report_finished_run(run: RunFolder, data: Data, quiet: bool = False) -> None
 def refresh(run: RunFolder) -> None:
     """Add new scores to an existing report; its images stay as they are."""
     file = run.report_path
-    data = data_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+    data = data_of(read_bytes(file).decode("utf-8", "replace")) if file.is_file() else None
     # A page of another version may lack values that the template needs; a comparison saved here is not the run's page.
     if data is None or data["kind"] != "run" or data["effssl"] != EFFSSL:
         return
     summary = summarize(run)
-    if all(data[key] == summary[key] for key in ("epoch", "finished")):
-        write_atomically(file, render(data | summary))
+    if all(data.get(key) == summary[key] for key in ("epoch", "finished")):
+        try:
+            page = render(data | summary)
+        except Exception as error:  # the template meets whatever a damaged page holds
+            say(f"{file} is damaged ({describe(error)}); write it again with effssl report {run.folder}")
+            return
+        write_atomically(file, page)
     else:  # its images and notes belong to other weights
-        say(f"{file} shows the run after epoch {data['epoch']}; update it with effssl report {run.folder}")
+        say(f"{file} shows the run after epoch {data.get('epoch')}; update it with effssl report {run.folder}")
 
 
 def _is_study(folder: Path) -> bool:
@@ -111,7 +117,7 @@ def _check_target(target: Path) -> None:
         raise RequestError(f"--out {target} cannot be written; it names a file in an existing folder")
     check_writable(target.parent)
     check_replaceable(target)
-    if target.is_file() and MARK.encode() not in target.read_bytes()[:1000]:
+    if target.is_file() and MARK.encode() not in read_start(target, 1000):
         raise RequestError(f"{target} is not a report of effssl and is not overwritten; choose another --out")
 
 

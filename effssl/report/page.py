@@ -9,6 +9,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from effssl.runtime.reading import parse_json
+
 FOLDER = Path(__file__).parent
 MARK = '<meta name="generator" content="effssl report">'
 POLICY = (
@@ -51,7 +53,13 @@ def _with_fixed_percent(value: Any) -> Any:
 def data_of(text: str) -> dict[str, Any] | None:
     """The data of a page, or None if it is not a report of effssl."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found[1]) if found and MARK in text[:1000] else None
+    if not found or MARK not in text[:1000]:
+        return None
+    try:
+        data = parse_json(found[1])
+    except ValueError:  # damaged
+        return None
+    return data if isinstance(data, dict) and {"kind", "effssl"} <= data.keys() else None
 
 
 def as_block(data: dict[str, Any]) -> str:

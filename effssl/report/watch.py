@@ -21,6 +21,7 @@ from rich.text import Text
 
 from effssl.report.summary import curves
 from effssl.run import RunFolder
+from effssl.runtime.reading import read_start
 
 BARS = "▁▂▃▄▅▆▇█"
 EVERY = 2.0  # seconds between two updates
@@ -78,8 +79,8 @@ def last_write(folder: Path) -> float:
 
 def has_ended(folder: Path) -> bool:
     """Whether the training process is known to have ended: it ran on this machine and is not there any more."""
-    lock = folder / "lock"
-    found = re.match(r"process (\d+) on (.*), started by", lock.read_text()) if lock.is_file() else None
+    holder = read_start(folder / "lock", 1000).decode("utf-8", "replace")
+    found = re.match(r"process (\d{1,9}) on (.*), started by", holder)
     if not found or found[2] != platform.node():
         return False
     try:

@@ -17,7 +17,7 @@ import numpy as np
 
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import locked, remove_leftovers, write_atomically
-from effssl.runtime.reading import read_json
+from effssl.runtime.reading import check_regular, read_json, read_start
 
 PLAN, LOCK = "plan.json", "lock"
 
@@ -60,8 +60,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def has_plan(folder: Path, format: str) -> bool:
     """Whether an earlier attempt of a job with this format left its plan in a folder."""
-    plan = folder / PLAN
-    return plan.is_file() and format.encode() in plan.read_bytes()[:200]
+    return format.encode() in read_start(folder / PLAN, 200)
 
 
 def _is_free(folder: Path, format: str) -> bool:
@@ -90,6 +89,9 @@ class AppendStore:
         self._exit = ExitStack()
 
     def __enter__(self) -> AppendStore:
+        for path in (self.data, self.index):
+            if os.path.lexists(path):
+                check_regular(path)
         self._files = [self._exit.enter_context(path.open("ab")) for path in (self.data, self.index)]
         try:
             self.truncate(len(self.records()))

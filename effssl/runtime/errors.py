@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from effssl.runtime.reading import one_line
+
 LONGEST = 80  # characters of a word that is compared
 # Words that are values; after a flag, any other word goes on with the sentence.
 WORDS = (
@@ -27,6 +29,7 @@ OPTION = re.compile(
     rf"--(?P<groups>(?:[a-z][a-z0-9_]*\.)*)(?P<no>no-)?(?P<name>[a-z][a-z0-9-]*)(?: (?P<value>{VALUE}))?"
 )
 SWITCHES = ("overwrite", "download")
+MESSAGE = 2000  # characters of an error
 _command_line = False  # whether flags are what the caller knows
 
 
@@ -75,7 +78,10 @@ def _keyword(found: re.Match[str]) -> str:
 
 
 class OneLine(Exception):
-    """An error whose message is all that a caller needs to read."""
+    """An error whose message is one line, whatever it repeats, and all that a caller needs to read."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(message, MESSAGE))
 
     def __str__(self) -> str:
         return in_words_of_caller(super().__str__())

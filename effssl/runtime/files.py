@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import check_regular
 
 PARTIAL = ".partial"  # suffix of a file that is being written
 
@@ -127,7 +128,9 @@ def locked(path: Path, busy: str, instead: str, wait: float = 0.0) -> Iterator[N
     import fcntl
 
     deadline = time.monotonic() + wait
-    with path.open("a+") as file:
+    if os.path.lexists(path):
+        check_regular(path)
+    with path.open("a+", errors="replace") as file:  # whatever it holds, it is only shown
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released with the process, however that ends

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 LINE = 200  # characters of an error or a value that a message repeats
+MEMORY = 1 << 30  # bytes that an archive may always unpack to
+EXPANSION = 100  # how many times its own size beyond that
 
 
 def one_line(text: object, length: int = LINE) -> str:
@@ -40,6 +42,16 @@ def read_bytes(path: Path) -> bytes:
     """All of a regular file."""
     check_regular(path)
     return path.read_bytes()
+
+
+def read_start(path: Path, length: int) -> bytes:
+    """The first bytes of a regular file; nothing of one that cannot be read."""
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            return file.read(length)
+    except OSError:
+        return b""
 
 
 def read_text(path: Path) -> str:
@@ -76,6 +88,16 @@ def read_array(path: Path) -> np.ndarray:
     return content
 
 
+def _size_of(source: Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else source.stat().st_size
+
+
+def _check_unpacked(unpacked: int, packed: int) -> None:
+    """Refuse, with a ValueError, an archive that a few bytes make fill the memory."""
+    if unpacked > max(MEMORY, EXPANSION * packed):
+        raise ValueError(f"its {packed:,} bytes unpack to {unpacked:,}, more than {EXPANSION} times as many")
+
+
 def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
     """All arrays of an .npz file by name; arrays of Python objects, which could run code, are refused."""
     import numpy as np
@@ -87,6 +109,7 @@ def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
         if isinstance(content, np.ndarray):
             raise ValueError("it is a single array, not an .npz archive")
         with content as file:
+            _check_unpacked(sum(part.file_size for part in file.zip.infolist()), _size_of(source))
             return {name: np.asarray(file[name]) for name in file.files}
     except OSError:
         raise

@@ -16,6 +16,7 @@ from effssl.report import write_report
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically
 from effssl.runtime.progress import table
+from effssl.runtime.reading import describe, read_text
 from effssl.studies.claims import Axis, compute, crossing, crossing_interval, epochs
 from effssl.studies.figure import has_figure, plot
 from effssl.studies.plan import base_of
@@ -261,7 +262,10 @@ def show(study: Study, folder: Path) -> None:
     """Print the results that a study's folder contains."""
     if not (folder / "results.json").exists():
         raise RequestError(f"{study.name} has no results in {folder}; run it with `effssl study run {study.name}`")
-    print((folder / "README.md").read_text())
+    try:
+        print(read_text(folder / "README.md"))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{folder / 'README.md'} cannot be read: {describe(error)}") from None
 
 
 def print_results(found: StudyResults) -> None:

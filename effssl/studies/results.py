@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ from typing import Any
 from effssl.runtime.cores import usable_cores
 from effssl.runtime.errors import RequestError
 from effssl.runtime.processor import processor_name
+from effssl.runtime.reading import describe, read_json
 from effssl.runtime.versions import versions
 from effssl.studies.plan import ArmRun
 from effssl.studies.runner import ArmResult
@@ -133,9 +133,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     """The results.json of a study as it is stored."""
     path = folder / "results.json"
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
+        record: dict[str, Any] = read_json(path)
     except (OSError, ValueError) as error:
-        raise RequestError(f"{path} cannot be read: {error}") from None
+        raise RequestError(f"{path} cannot be read: {describe(error)}") from None
     if not isinstance(record, dict) or not {"study", "scale", "runs", "command", "substitute"} <= record.keys():
         raise RequestError(f"{path} does not hold the results of a study")
     return record

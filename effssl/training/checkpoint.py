@@ -26,7 +26,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     content = buffer.getvalue()
     # Only when the new one is complete on the disk does the old one step aside.
     with atomic_path(path) as temporary:
-        write_synced(temporary, hashlib.sha256(content).digest() + content)
+        write_synced(temporary, checksum(content) + content)
         if path.exists():
             link_atomically(path, previous(path))
 
@@ -72,5 +72,10 @@ def set_aside_damaged(path: Path) -> None:
         os.replace(path, path.with_name("checkpoint.damaged.pt"))
 
 
+def checksum(content: bytes) -> bytes:
+    """What stands in front of a checkpoint's content."""
+    return hashlib.sha256(content).digest()
+
+
 def _whole(content: bytes) -> bool:
-    return hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]
+    return checksum(content[DIGEST:]) == content[:DIGEST]

@@ -56,12 +56,17 @@ def head_of(source: Source) -> bytes:
 
 def about_file(kind: FileType, source: Source) -> FileAbout | None:
     """What the header says; whatever is wrong with it raises OSError."""
-    return _guarded(kind.about, source)
+    about = _guarded(kind.about, source)
+    if about is not None and min(about.height, about.width) < 1:
+        raise OSError(f"it has {about.height}×{about.width} pixels")
+    return about
 
 
 def read_file(kind: FileType, source: Source) -> np.ndarray:
     """The pixels H×W×C; whatever is wrong with them raises OSError."""
     pixels = _guarded(kind.read, source)
+    if not pixels.size:
+        raise OSError("it has no pixels")
     if pixels.dtype == np.float32 and not np.isfinite(pixels).all():
         raise OSError("it has values that are not finite")
     return pixels

@@ -23,6 +23,7 @@ from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import say
 from effssl.runtime.randomness import generator
+from effssl.runtime.reading import describe, read_bytes
 from effssl.schema import NonNegative, Positive, Seed
 
 LEARNING_RATES = {1: (0.02, 5.0), 10: (0.01, 0.2)}  # encoder, linear layer
@@ -97,9 +98,9 @@ def _listed_rows(train: Images, path: Path, sha256: str) -> Tensor:
     if train.paths is None:
         raise RequestError("a list of file names fits a folder of images only")
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
-        raise RequestError(f"the list {path} cannot be read: {error.strerror}") from None
+        raise RequestError(f"the list {path} cannot be read: {describe(error)}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise RequestError(f"{path} is not the published list (its sha256 differs)")
     wanted = set(content.decode().split())

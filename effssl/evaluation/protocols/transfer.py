@@ -5,6 +5,7 @@ Kornblith et al. 2019, Ericsson et al. 2021.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -145,11 +146,11 @@ def reused_c(path: str) -> dict[str, float]:
             sets = score["constants"].get("sets", {score["source"]["data"]: score["constants"]})
             for name, result in sets.items():
                 found.setdefault(name, set()).add(float(result["C"]))
-        if not records:
+        if not records or not all(0 < c < math.inf for several in found.values() for c in several):
             raise ValueError("no transfer result")
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise RequestError(f"{path} is not a transfer result of effssl") from None
     for name, several in found.items():
         if len(several) > 1:

@@ -1,0 +1,53 @@
+"""Files that anybody may have written, and what is said of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from effssl.data.decoding import MOST_WORKERS, worker_count
+from effssl.runtime import reading
+from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.files import locked
+from effssl.runtime.reading import read_arrays, read_start
+
+
+@pytest.mark.parametrize("kind", [RequestError, RunFailed])
+def test_an_error_is_one_line_whatever_it_repeats(kind: type[Exception]) -> None:
+    assert str(kind("no column label; found: a\nb\r\nc")) == "no column label; found: a b c"
+    assert len(str(kind("x" * 100_000))) <= 2000
+
+
+def test_few_bytes_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((1000, 32, 32, 3), np.uint8))
+    assert read_arrays(tmp_path / "bomb.npz")["images"].shape == (1000, 32, 32, 3)
+    monkeypatch.setattr(reading, "MEMORY", 1 << 20)
+    with pytest.raises(ValueError, match="more than 100 times as many"):
+        read_arrays(tmp_path / "bomb.npz")
+
+
+def test_the_start_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"abc")
+    assert read_start(tmp_path / "file", 2) == b"ab"
+    assert read_start(tmp_path / "pipe", 2) == read_start(tmp_path / "none", 2) == read_start(tmp_path, 2) == b""
+
+
+def test_a_lock_may_hold_anything(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_bytes(b"\xff\xfe")
+    with locked(tmp_path / "lock", "busy", "wait"):
+        (tmp_path / "lock").write_bytes(b"\xff\xfe\n")
+        with (
+            pytest.raises(RequestError, match=r"^busy by .*; wait for it, or wait$"),
+            locked(tmp_path / "lock", "busy", "wait"),
+        ):
+            pass
+
+
+def test_worker_processes_have_a_limit() -> None:
+    assert worker_count(MOST_WORKERS) == MOST_WORKERS
+    with pytest.raises(RequestError, match="at most 1024"):
+        worker_count(10**400)
