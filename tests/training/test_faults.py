@@ -17,6 +17,7 @@ import torch
 import effssl
 from effssl.training.checkpoint import load_checkpoint, previous, save_checkpoint, set_aside_damaged
 from effssl.training.trainer import Trainer
+from tests import kill_points, study_faults
 from tests.chaos import ROOT, Case, ask, corrupt, full_disk, kill, lose_a_process
 
 QUICK = {"quiet": True, "encoder": "small", "batch_size": 64, "subset": 512}
@@ -32,6 +33,19 @@ def test_a_disturbed_run_equals_an_undisturbed_one(alone: Case, fault) -> None:
     outcome = fault(alone, random.Random(fault.__name__))
     assert outcome.survived, outcome.difference
     assert outcome.difference == ""
+
+
+@pytest.mark.long
+def test_a_run_killed_before_a_file_operation_equals_an_undisturbed_one(tmp_path: Path) -> None:
+    outcomes = list(kill_points.of_a_run(tmp_path / "runs", step=6))
+    assert len(outcomes) >= 4
+    assert not any(outcomes), outcomes
+
+
+@pytest.mark.long
+def test_studies_that_are_disturbed_measure_the_same(tmp_path: Path) -> None:
+    outcomes = study_faults.all_faults(tmp_path, random.Random(0), trials=1)
+    assert [wrong for _, wrong in outcomes] == ["", ""]
 
 
 @pytest.mark.long
