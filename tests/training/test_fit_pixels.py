@@ -62,8 +62,8 @@ def test_twelve_channels_train_resume_evaluate_embed_and_export(
     main(["embed", "run", "--data", "bands.npz", "--out", "bands.npz.csv"])
     page = write_report("run", images=40, shown=(1,)).read_text(encoding="utf-8")
     assert "Images are not shown" not in page
-    card = (effssl.export("run", "pt2").with_name("run.pt2.md")).read_text()
-    assert "N×12×16×16" in card
+    card = effssl.export("run", "safetensors").with_name("run.safetensors.md").read_text(encoding="utf-8")
+    assert "images N×12×H×W of any size" in card
     assert "12 channels of uint16, of which 0 and 65535 become 0 and 1" in card
     with pytest.raises(RequestError, match="the images have RGB of 8 bits, and the encoder takes 12 channels"):
         effssl.evaluate("knn", encoder, "digits")
