@@ -10,7 +10,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from benchmarks.timing import interleaved
 from benchmarks.training import images_of
 from effssl.data import FolderImages, PackedImages
-from effssl.data.folder import decode
+from effssl.data.image_files import decode
 
 COUNT = 1000
 
