@@ -38,9 +38,9 @@ from effssl.data.saliency import SaliencyMaps
 from effssl.data.voc import LAYOUT, read_voc
 from effssl.evaluation.protocols.transfer import reused_c
 from effssl.explore.classifier import train_classifier
-from effssl.explore.classifier_files import load_classifier, save_classifier
 from effssl.explore.feature_files import Embedding, Metadata, write_features
 from effssl.explore.labels import read_labels
+from effssl.features.classifier_files import load_classifier, save_classifier
 from effssl.loading import load_run_encoder
 from effssl.network.encoders import build_encoder
 from effssl.network.foreign import read_weights
@@ -307,7 +307,7 @@ def write_encoder(path: Path) -> Callable[[], object]:
 def write_classifier(path: Path) -> Callable[[], object]:
     x = np.eye(4, dtype=np.float32)
     encoder = freeze(build_encoder("tiny", 16), ABOUT)
-    save_classifier(path, train_classifier(x.repeat(2, 0), list("aabbccdd")), encoder)
+    save_classifier(path, train_classifier(x.repeat(2, 0), list("aabbccdd"))[0], encoder)
     return lambda: load_classifier(path, 4).probabilities(x)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -23,8 +23,8 @@ OPTIONS = ("encoder", "weights", "image_size", "device", "batch", "workers")
 class ClassifyOptions(EncoderSource):
     """Predict the labels of images from those of a few.
 
-    The best of kNN and logistic regression on the features is chosen by cross-validation on the labelled images. A
-    saved classifier in place of RUN needs no --labels.
+    The best of kNN, logistic regression and fine-tuning is chosen by cross-validation on the labelled images. A saved
+    classifier in place of RUN needs no --labels.
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ""
@@ -39,6 +39,8 @@ class ClassifyOptions(EncoderSource):
     """file of predictions to write: .csv or .parquet (needs pyarrow)"""
     save: str = ""
     """.safetensors file for the classifier; by default beside --out"""
+    finetune: Literal["auto", "on", "off"] = "auto"
+    """compare fine-tuning of the encoder, too; auto does where that takes up to two minutes"""
     next: int = 20
     """how many images to name that should be labelled next"""
     batch: int = 256
@@ -70,6 +72,7 @@ def classify_(args: list[str]) -> None:
         options.labels or None,
         features=options.features or None,
         label_next=options.next,
+        finetune=options.finetune,
         **{name: getattr(options, name) for name in OPTIONS},
     )
     _show(found)
@@ -77,6 +80,7 @@ def classify_(args: list[str]) -> None:
     if options.labels:
         saved = found.save(save, options.overwrite)
         print(f"written: {saved}   next: effssl classify {saved} --data OTHER --out FILE")
+        print(f"for other software: effssl export {saved} --to onnx")
 
 
 def _show(found: Classification) -> None:

@@ -15,7 +15,7 @@ class Export:
     """Write an encoder as a file for other software, with a model card beside it."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """run folder, weight file, torchvision model or timm:<name>"""
+    """run folder, weight file, torchvision model or timm:<name>; or a classifier of effssl classify"""
     to: Literal["torchvision", "timm", "safetensors", "onnx", "pt2"]
     """torchvision: state dict; timm: safetensors with timm's keys; safetensors: for effssl itself; onnx: graph;
     pt2: torch.export program"""
@@ -29,6 +29,8 @@ class Export:
     """of a weight file or a model given by name; 0 is its default"""
     whiten: Literal["on", "off"] = "on"
     """off leaves the whitening of a run's features out"""
+    preprocess: Literal["on", "off"] = "on"
+    """off: an onnx or pt2 file takes float images of the encoder's size in place of uint8 ones of any size"""
     overwrite: bool = False
     """replace existing files"""
 
@@ -61,7 +63,7 @@ def export_(args: list[str]) -> None:
     from effssl.exporting import export
 
     path = export(
-        flags.run, flags.to, flags.out or None, overwrite=flags.overwrite,
+        flags.run, flags.to, flags.out or None, overwrite=flags.overwrite, preprocess=flags.preprocess,
         encoder=flags.encoder, weights=flags.weights, image_size=flags.image_size, whiten=flags.whiten,
     )  # fmt: skip
     print(f"{path}: {path.stat().st_size / 1e6:,.1f} MB   how to load it: {path}.md")

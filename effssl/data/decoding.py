@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from effssl.augment.crop import center_boxes
 from effssl.augment.pipeline import flip_crops
 from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data.formats import decode_picture, read_pixels
@@ -38,6 +39,15 @@ RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.B
 warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
 
 Boxes = list[tuple[int, list[list[int]]]]  # of one image, per group: side, and its boxes of top, left, height, width
+
+
+def least_side(size: int, share: float) -> int:
+    """Pixels of the shorter side that a JPEG is decoded with at least, for a center square of this share.
+
+    >>> least_side(224, 0.875)
+    512
+    """
+    return MARGIN * math.ceil(size / share)
 
 
 def worker_count(workers: int) -> int:
@@ -107,7 +117,7 @@ def crop_files(
     workers = worker_count(reading.workers)
     sampler = _Requests(requests)
     loader: DataLoader = DataLoader(
-        (PictureCrops if pixels.is_picture else ArrayCrops)(files, sizes, pixels, reading.filter),
+        (PictureCrops if pixels.is_picture else ArrayCrops)(files, sizes, pixels, reading),
         multiprocessing_context=FORK if workers else None,
         batch_sampler=sampler,
         num_workers=workers,
@@ -159,11 +169,12 @@ class _Requests:
 class PictureCrops(Dataset):
     """Worker side: decode a picture once, crop all its boxes, resize them antialiased."""
 
-    def __init__(self, files: EncodedFiles, sizes: Tensor, pixels: PixelFormat, filter: str) -> None:
+    def __init__(self, files: EncodedFiles, sizes: Tensor, pixels: PixelFormat, reading: Reading) -> None:
         self.files = files
         self.sizes = sizes
         self.pixels = pixels
-        self.filter = RESAMPLE[filter]
+        self.filter = RESAMPLE[reading.filter]
+        self.center = reading.center
 
     def __getitem__(self, item: tuple[int, Boxes]) -> list[np.ndarray] | str:
         """Crops per group, V×C×S×S; or what is wrong with the file."""
@@ -175,7 +186,13 @@ class PictureCrops(Dataset):
             return f"{self.files.name(row)}: {error}"
 
     def _crops(self, content: Path | bytes, size: list[int], shrink: float, groups: Boxes) -> list[np.ndarray]:
-        image = decode_picture(content, shrink)
+        if self.center:  # of the image as it was decoded, which is larger than needed
+            ((side, _),) = groups
+            image = decode_picture(content, least=least_side(side, self.center))
+            size = [image.height, image.width]
+            groups = [(side, center_boxes(torch.tensor([size]), self.center).tolist())]
+        else:
+            image = decode_picture(content, shrink)
         scale = image.height / size[0], image.width / size[1]
         return [
             np.stack([self._crop(image, box, scale, side).transpose(2, 0, 1) for box in boxes])

@@ -124,10 +124,10 @@ class FormatsFound:
         raise RequestError(f"images of one set have equal channels and types of values; found {'; '.join(parts)}")
 
 
-def decode_picture(source: Source, shrink: float = 1.0) -> Image.Image:
+def decode_picture(source: Source, shrink: float = 1.0, least: int = 0) -> Image.Image:
     """An image file as upright RGB of 8 bits, whatever reads it; a JPEG may come out smaller, as of `decode`."""
     try:
-        return decode(source, shrink)
+        return decode(source, shrink, least)
     except UnidentifiedImageError:
         kind = _type_of(head_of(source))
         if kind is None:

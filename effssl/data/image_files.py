@@ -63,10 +63,15 @@ def displayed_size(source: Path | bytes) -> tuple[int, int] | None:
         return None
 
 
-def decode(source: Path | bytes, shrink: float = 1.0) -> Image.Image:
-    """Decode an image file as upright RGB; a JPEG may come out smaller, but not below `shrink` times its size."""
+def decode(source: Path | bytes, shrink: float = 1.0, least: int = 0) -> Image.Image:
+    """Decode an image file as upright RGB.
+
+    A JPEG may come out smaller, but not below `shrink` times its size, or, given `least`, not below so many pixels.
+    """
     with opened(source) as image:
-        if shrink < 1:
+        if least:
+            image.draft("RGB", (least, least))
+        elif shrink < 1:
             image.draft("RGB", (int(image.width * shrink) + 1, int(image.height * shrink) + 1))
         return upright_rgb(image)
 

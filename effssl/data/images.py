@@ -57,6 +57,7 @@ class Reading:
     filter: str = "bilinear"
     workers: int = -1  # processes that decode files; -1 is one per core
     pixels: PixelFormat | None = None  # what the reader takes; None is what the images are
+    center: float = 0.0  # boxes are center squares of this share: of a JPEG decoded smaller, they are found anew
 
     def scaling(self, images: PixelFormat) -> tuple[float, float, int]:
         """The value that becomes 0, the factor that follows, and how often a channel is repeated."""

@@ -10,10 +10,10 @@ from effssl.network.loaded import LoadedEncoder
 CROPS = {"scale": (0.08, 1.0), "flip": 0.5, "jitter": 0.0, "gray": 0.0}
 
 
-def crop_loader(encoder: LoadedEncoder, images: Images, batch: int, seed: int) -> ViewLoader:
+def crop_loader(encoder: LoadedEncoder, images: Images, batch: int, seed: int, workers: int = -1) -> ViewLoader:
     """One random resized crop per image and epoch, preprocessed for the encoder; the last partial batch is kept."""
     mean, std = tuple(encoder.about["mean"]), tuple(encoder.about["std"])
     augment = Augment(pixels=encoder.pixels, mean=mean, std=std, **CROPS)  # type: ignore[arg-type]
     batch = min(batch, len(images))
     spec = ViewSpec(augment, {"large": ViewGroup(count=1)}, encoder.size)
-    return ViewLoader(images, spec, Batching(batch, seed, keep_partial=True), encoder.device)
+    return ViewLoader(images, spec, Batching(batch, seed, keep_partial=True, workers=workers), encoder.device)

@@ -58,11 +58,10 @@ def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, settings: Fin
     """Train a copy of the encoder (batch norm too) and a new linear layer; top-1 and top-5 on test."""
     encoder = encoder.without_whitening()  # a whitening of the old features does not fit the new ones
     tuned, classes = copy.deepcopy(encoder), len(train.classes)
-    tuned.encoder.requires_grad_(True).train()
     with seeded(settings.seed, "fine-tuning"):
         head = nn.Linear(encoder.dim, classes).to(encoder.device)
-    train_rows = _train(tuned, head, train, settings)
-    tuned.encoder.requires_grad_(False).eval()
+    assert train.labels is not None
+    train_rows = train_with_layer(tuned, head, train, train.labels, settings)
     features = extract(tuned, test, "test features")
     assert features.labels is not None
     with torch.inference_mode():
@@ -72,14 +71,17 @@ def fine_tune(encoder: LoadedEncoder, train: Images, test: Images, settings: Fin
     return FineTuned(top1, {"top5": top5} if classes > 5 else {}, train_rows, features.rows)
 
 
-def _train(tuned: LoadedEncoder, head: nn.Linear, images: Images, settings: FineTuning) -> Tensor:
-    """Train encoder and head in place; rows of the images that could be read."""
+def train_with_layer(
+    tuned: LoadedEncoder, head: nn.Module, images: Images, targets: Tensor, settings: FineTuning, workers: int = -1
+) -> Tensor:
+    """Train an encoder (batch norm too) and the layer on it in place; rows of the images that could be read."""
+    tuned.encoder.requires_grad_(True).train()
     groups = [
         {"params": list(tuned.encoder.parameters()), "lr": settings.lr},
         {"params": list(head.parameters()), "lr": settings.head_lr},
     ]
     optimizer = torch.optim.SGD(groups, settings.lr, momentum=MOMENTUM)
-    loader = crop_loader(tuned, images, settings.batch, settings.seed)
+    loader = crop_loader(tuned, images, settings.batch, settings.seed, workers)
     seen = torch.zeros(len(images), dtype=torch.bool)
     forked = [tuned.device] if tuned.device.type == "cuda" else []
     with torch.random.fork_rng(forked), progress_bar("fine-tuning, steps", settings.epochs * loader.steps) as advance:
@@ -95,8 +97,7 @@ def _train(tuned: LoadedEncoder, head: nn.Linear, images: Images, settings: Fine
                     continue  # batch norm cannot normalize a single image
                 # Dropout draws from the global generator.
                 torch.manual_seed(seed_of(settings.seed, "fine-tuning", views.step))
-                assert images.labels is not None
-                labels = images.labels[views.index].to(tuned.device, non_blocking=True)
+                labels = targets[views.index].to(tuned.device, non_blocking=True)
                 loss = F.cross_entropy(head(tuned.encoder(views.pixels["large"][0])), labels)
                 optimizer.zero_grad()
                 loss.backward()
@@ -104,4 +105,5 @@ def _train(tuned: LoadedEncoder, head: nn.Linear, images: Images, settings: Fine
                 total += loss.detach()
             if not math.isfinite(float(total)):
                 raise RunFailed(f"the loss is not finite in epoch {epoch + 1}; lower --lr or --head-lr")
+    tuned.encoder.requires_grad_(False).eval()
     return seen.nonzero().squeeze(1)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from effssl.explore.heads import CANDIDATES, Head
-from effssl.explore.similarity import blocks, normalized
+from effssl.explore.similarity import normalized
+from effssl.explore.tuning import NAME, Tuner
+from effssl.features.classifier import Classifier, ExpectedAccuracy
+from effssl.features.heads import CANDIDATES
+from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.progress import progress_bar
 from effssl.runtime.randomness import generator
 
@@ -23,64 +25,55 @@ CPU = torch.device("cpu")
 Z = 1.959964  # of a 95 % interval
 
 
-@dataclass(frozen=True)
-class ExpectedAccuracy:
-    """Accuracy in percent to expect for other images of the same kind, with its 95 % interval."""
+def train_classifier(
+    features: np.ndarray, labels: Sequence[str], tuner: Tuner | None = None
+) -> tuple[Classifier, LoadedEncoder | None]:
+    """The candidate with the best cross-validated accuracy, trained on all labelled images.
 
-    accuracy: float
-    low: float
-    high: float
-    chance: float  # of always saying the most frequent class
-    images: int  # with labels
-    compared: dict[str, float]  # cross-validated accuracy of the best classifier of each kind
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """A classifier on features of an encoder, with calibrated probabilities."""
-
-    name: str  # e.g. linear (C=10)
-    head: Head
-    classes: list[str]
-    temperature: float
-    expected: ExpectedAccuracy
-
-    def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Probability of each class, N×C, from features N×D."""
-        parts = [F.softmax(self.head.logits(x) / self.temperature, 1) for _, x in blocks(features, CPU)]
-        return torch.cat(parts).numpy() if parts else np.empty((0, len(self.classes)), np.float32)
-
-
-def train_classifier(features: np.ndarray, labels: Sequence[str]) -> Classifier:
-    """The candidate with the best cross-validated accuracy, trained on all labelled images."""
+    Where that is fine-tuning, it comes with the fine-tuned encoder, whose features it reads.
+    """
     classes = sorted(set(labels))
     x = normalized(features, CPU)
     y = torch.tensor([classes.index(label) for label in labels])
-    logits = _cross_validate(x, y, len(classes))
+    logits = _cross_validate(x, y, len(classes), tuner)
+    names, kinds = [str(one) for one in CANDIDATES] + [NAME], [one.kind for one in CANDIDATES] + [NAME]
     right = torch.stack([part.argmax(1) == y for part in logits])  # candidates × N
     score = right.double().mean(1)
     # Of equally accurate ones, the one with the smaller cross-entropy.
     entropy = torch.stack([F.cross_entropy(part / _temperature(part, y), y) for part in logits])
-    order = sorted(range(len(CANDIDATES)), key=lambda i: (-float(score[i]), float(entropy[i])))
-    of_kind = {CANDIDATES[i].kind: i for i in reversed(order)}  # the best of each kind
+    order = sorted(range(len(logits)), key=lambda i: (-float(score[i]), float(entropy[i])))
+    of_kind = {kinds[i]: i for i in reversed(order)}  # the best of each kind
     best = order[0]
-    compared = {str(CANDIDATES[i]): 100 * float(score[i]) for i in sorted(of_kind.values(), key=order.index)}
-    head = CANDIDATES[best].fit(x, y, len(classes))
+    compared = {names[i]: 100 * float(score[i]) for i in sorted(of_kind.values(), key=order.index)}
+    tuned, head = None, CANDIDATES[best].fit(x, y, len(classes)) if best < len(CANDIDATES) else None
+    if head is None:
+        assert tuner is not None
+        tuned, head = tuner.fit(torch.arange(len(y)), y, len(classes))
     expected = _expected(right, y, compared)
-    return Classifier(str(CANDIDATES[best]), head, classes, _temperature(logits[best], y), expected)
+    return Classifier(names[best], head, classes, _temperature(logits[best], y), expected), tuned
 
 
-def _cross_validate(x: Tensor, y: Tensor, classes: int) -> list[Tensor]:
+def _cross_validate(x: Tensor, y: Tensor, classes: int, tuner: Tuner | None) -> list[Tensor]:
     """Logits of every image by each candidate, trained on the other folds."""
     fold = stratified_folds(y)
     logits = [torch.empty(len(y), classes) for _ in CANDIDATES]
+    if tuner is not None:
+        logits.append(_cross_validate_tuner(tuner, y, classes, fold))
     steps = len(CANDIDATES) * int(fold.max() + 1)
     with progress_bar("cross-validation", steps) as advance:
         for part in range(int(fold.max()) + 1):
             test = fold == part
-            for candidate, out in zip(CANDIDATES, logits, strict=True):
+            for candidate, out in zip(CANDIDATES, logits, strict=False):
                 out[test] = candidate.fit(x[~test], y[~test], classes).logits(x[test])
                 advance(1)
+    return logits
+
+
+def _cross_validate_tuner(tuner: Tuner, y: Tensor, classes: int, fold: Tensor) -> Tensor:
+    logits = torch.empty(len(y), classes)
+    for part in range(int(fold.max()) + 1):
+        train, test = (fold != part).nonzero().squeeze(1), (fold == part).nonzero().squeeze(1)
+        logits[test] = tuner.logits(tuner.fit(train, y[train], classes), test)
     return logits
 
 

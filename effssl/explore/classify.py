@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from effssl.explore.classifier import CPU, Classifier, train_classifier
-from effssl.explore.classifier_files import SUFFIX, is_classifier_file, load_classifier, save_classifier
+from effssl.explore.classifier import CPU, FOLDS, train_classifier
 from effssl.explore.embedding import FeaturesLike, embed, load_embedding
 from effssl.explore.encoder import EncoderLike, EncodingOptions, encoder_digest, open_encoder
 from effssl.explore.feature_files import Embedding, import_pyarrow
 from effssl.explore.gallery import open_gallery
 from effssl.explore.labels import Labels, Names, check_classes, read_labels
 from effssl.explore.subset import farthest_first
+from effssl.explore.tuning import FineTune, open_tuner
+from effssl.features.classifier import Classifier
+from effssl.features.classifier_files import SUFFIX, is_classifier_file, load_classifier, save_classifier
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
@@ -109,6 +111,7 @@ def classify(
     *,
     features: FeaturesLike | None = None,
     label_next: int = 20,
+    finetune: FineTune = "auto",
     **options: Unpack[EncodingOptions],
 ) -> Classification:
     """Train a classifier on few labelled images, and predict the others; or predict with a saved classifier.
@@ -119,6 +122,7 @@ def classify(
         labels: CSV file with the columns file and label, or a mapping; none with a saved classifier
         features: a file of `effssl.embed` with the same encoder, in place of data
         label_next: how many images to name that should be labelled next
+        finetune: whether fine-tuning is compared, too: auto where that takes up to two minutes, on, off
         options: encoder, weights, image_size, device, batch, workers, as of `effssl.embed`
     """
     if label_next < 0:
@@ -138,7 +142,10 @@ def classify(
         classifier = load_classifier(_path(run), encoder.dim)
     else:
         check_classes(list(labelled.values()), known.source)
-        classifier = train_classifier(embedding.features[list(labelled)], list(labelled.values()))
+        tuner = open_tuner(encoder, data, [embedding.names[row] for row in labelled], finetune, FOLDS + 1)
+        classifier, tuned = train_classifier(embedding.features[list(labelled)], list(labelled.values()), tuner)
+        if tuned is not None:  # all images are predicted from its features
+            encoder, embedding = tuned, _features(tuned, data, None, options)
     rest = np.setdiff1d(np.arange(len(embedding)), list(labelled))
     probabilities = classifier.probabilities(embedding.features)[rest]
     chosen = uncertain_and_diverse(probabilities, embedding.features, rest, label_next)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from effssl.augment.pixel_format import PixelFormat
-from effssl.exporting.exported_file import ExportedFile
+from effssl.exporting.exported_file import ExportedFile, Source
+from effssl.exporting.inputs import open_code
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
 from effssl.runtime.private_paths import strip_constant, strip_score_name
@@ -13,25 +14,21 @@ from effssl.runtime.versions import versions
 from effssl.schema import read_yaml
 
 
-def model_card(loaded: LoadedEncoder, exported: ExportedFile, file: str, to: str, run: RunFolder | None) -> str:
+def model_card(source: Source, exported: ExportedFile, file: str, to: str, run: RunFolder | None) -> str:
     """The model card of an exported encoder, in Markdown."""
-    about, size = loaded.about, loaded.size
-    kind = "float32 images in [0, 1]" if exported.normalizes else "normalized images"
-    channels = loaded.pixels.channels
-    takes = f"{kind}, N×{channels}×{size}×{size}"
-    if to == "safetensors":
-        of = "uint8 or float in [0, 1]" if loaded.pixels.is_picture else _values(loaded.pixels)
-        takes = f"images N×{channels}×H×W of any size, {of}; it crops, resizes and normalizes them"
+    loaded, about = source.loaded, source.loaded.about
     parts = [
         f"# {file}\n",
         f"An image encoder, {about['encoder']}, {loaded.dim} features per image, for {to}. "
         f"Exported by effssl {versions()['effssl']}; "
         f"fingerprint of the weights {loaded.fingerprint()}. {exported.checked}\n",
         "## How to use it\n",
-        f"```python\n{_code(loaded, exported, to)}\n```\n",
-        f"The encoder takes {takes}.\n",
+        f"```python\n{_code(loaded, exported)}\n```\n",
+        f"The encoder takes {exported.takes}.\n",
+        *_classes(source),
+        *_test(exported),
         "## Preprocessing\n",
-        _table(_preprocessing(loaded, exported.normalizes)),
+        _table(_preprocessing(loaded, exported)),
         "## Training\n",
         _table(_training(about, run)),
         "## Scores\n",
@@ -46,89 +43,61 @@ def _table(rows: dict[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]) + "\n"
 
 
-def _preprocessing(loaded: LoadedEncoder, inside: bool) -> dict[str, str]:
-    size, where = loaded.size, "inside the file" if inside else "before the encoder"
+def _preprocessing(loaded: LoadedEncoder, exported: ExportedFile) -> dict[str, str]:
+    size = loaded.size
+    resized, normalized = (_where(part) for part in (exported.resizes, exported.normalizes))
     return {
-        "crop": f"the center square, {100 * loaded.share:.4g} % of the shorter side",
-        "size": f"{size}×{size}",
-        "filter": f"{loaded.filter}, antialiased",
-        "values": "RGB, 0 to 1" if loaded.pixels.is_picture else _values(loaded.pixels),
-        f"mean ({where})": _numbers(loaded.about["mean"]),
-        f"standard deviation ({where})": _numbers(loaded.about["std"]),
+        f"crop ({resized})": f"the center square, {100 * loaded.share:.4g} % of the shorter side",
+        f"size ({resized})": f"{size}×{size}",
+        f"filter ({resized})": f"{loaded.filter}, antialiased, as PIL's",
+        "values": _values(loaded.pixels, exported.resizes),
+        f"mean ({normalized})": _numbers(loaded.about["mean"]),
+        f"standard deviation ({normalized})": _numbers(loaded.about["std"]),
     }
 
 
-def _values(pixels: PixelFormat) -> str:
+def _values(pixels: PixelFormat, resized: bool) -> str:
+    if pixels.is_picture:
+        return "RGB, 0 to 255" if resized else "RGB, 0 to 1"
     low, high = pixels.range
     return f"{pixels}, of which {low:g} and {high:g} become 0 and 1"
 
 
-def _code_for_arrays(loaded: LoadedEncoder, exported: ExportedFile, to: str) -> list[str]:
-    """Python code from an array of other pixels than those of pictures to its features."""
-    low, high = loaded.pixels.range
-    if to == "safetensors":
-        shape = f"1, {loaded.pixels.channels}, 64, 64"
-        return [f"images = torch.zeros({shape})  # your images, of any size", "features = model(images)"]
-    shape = f"(1, {loaded.pixels.channels}, {loaded.size}, {loaded.size})"
-    lines = [f"images = numpy.zeros({shape}, numpy.float32)  # your images, cropped and resized"]
-    lines.append(f"images = (images - {low:g}) / {high - low:g}")
-    if not exported.normalizes:
-        mean, std = (f"numpy.reshape({list(loaded.about[key])}, (-1, 1, 1))" for key in ("mean", "std"))
-        lines.append(f"images = (images - {mean}) / {std}")
-    if to == "onnx":
-        return [*lines, 'features = session.run(None, {"images": images.astype(numpy.float32)})[0]']
-    return [*lines, "with torch.inference_mode():", "    features = model(torch.from_numpy(images).float())"]
+def _where(inside: bool) -> str:
+    return "inside the file" if inside else "before the encoder"
 
 
-def _code(loaded: LoadedEncoder, exported: ExportedFile, to: str) -> str:
-    """Python code from an image file, or an array, to its features."""
-    if not loaded.pixels.is_picture:
-        needed = ["import torch"] if to != "onnx" else []
-        needed += ["import numpy"] if to != "safetensors" else []
-        lines = [*dict.fromkeys([*needed, *exported.code, *_code_for_arrays(loaded, exported, to)])]
-        return _imports_first(lines)
-    lines = [*exported.code, "from PIL import Image" + ("" if to == "safetensors" else ", ImageOps")]
-    if to == "safetensors":
-        lines.append('features = model.embed([Image.open("photo.jpg")])')
-    elif to == "onnx":  # without torch, which its users may not have installed
-        size, cut = loaded.size, (1 - loaded.share) / 2  # share removed at each side
-        lines += [
-            "import numpy",
-            'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")',
-            f"image = ImageOps.fit(image, ({size}, {size}), Image.Resampling.{loaded.filter.upper()}, bleed={cut:g})",
-            "images = numpy.asarray(image, numpy.float32).transpose(2, 0, 1)[None] / 255",
-            'features = session.run(None, {"images": images})[0]',
-        ]
-    else:
-        lines += [
-            *_transform(loaded, to),
-            'images = transform(ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB"))[None]',
-            "with torch.inference_mode():",
-            "    features = model(images)",
-        ]
-    return _imports_first(lines)
-
-
-def _imports_first(lines: list[str]) -> str:
-    imports = sorted(
-        (line for line in lines if line.startswith(("import ", "from "))), key=lambda line: line.split()[1]
-    )
+def _code(loaded: LoadedEncoder, exported: ExportedFile) -> str:
+    """Python code from an image file to its features, imports first."""
+    lines = [*exported.code, *open_code(loaded), *exported.pixels, *exported.features]
+    imports = sorted({line for line in lines if line.startswith(("import ", "from "))}, key=lambda x: x.split()[1])
     return "\n".join([*imports, "", *(line for line in lines if line not in imports)])
 
 
-def _transform(loaded: LoadedEncoder, to: str) -> list[str]:
-    if to == "timm":
-        return ["transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"]
-    size, resize = loaded.size, round(loaded.size / loaded.share)
-    steps = [
-        "v2.ToImage()",
-        f"v2.Resize({resize}, v2.InterpolationMode.{loaded.filter.upper()})",
-        f"v2.CenterCrop({size})",
-        "v2.ToDtype(torch.float32, scale=True)",
+def _classes(source: Source) -> list[str]:
+    """The classes of the second output, and how good they are expected to be."""
+    classifier = source.classifier
+    if classifier is None:
+        return []
+    expected = classifier.expected
+    return [
+        "## Classes\n",
+        f"`probabilities` has a column for each class, in this order: {', '.join(classifier.classes)}. "
+        f"Classifier: {classifier.name}, trained on {expected.images} labelled images; expected accuracy "
+        f"{expected.accuracy:.1f} % (95 %: {expected.low:.1f} to {expected.high:.1f} %), "
+        f"chance {expected.chance:.1f} %, for images like the labelled ones.\n",
     ]
-    if to == "torchvision":
-        steps.append(f"v2.Normalize({list(loaded.about['mean'])}, {list(loaded.about['std'])})")
-    return ["from torchvision.transforms import v2", "transform = v2.Compose([", *(f"    {s}," for s in steps), "])"]
+
+
+def _test(exported: ExportedFile) -> list[str]:
+    """Code that says whether the file gives the features of effssl, whatever runs it."""
+    if not exported.test:
+        return []
+    code = "\n".join(exported.test)
+    return [
+        "## Test\n",
+        f"After the code above: an image made of numbers has these features.\n\n```python\n{code}\n```\n",
+    ]
 
 
 def _training(about: dict[str, Any], run: RunFolder | None) -> dict[str, str]:

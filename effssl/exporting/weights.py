@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from effssl.exporting.exported_file import ExportedFile
+from effssl.exporting import inputs
+from effssl.exporting.exported_file import ExportedFile, Source
 from effssl.network.encoders import (
     CLASSIFIERS,
     first_convolution,
@@ -28,14 +29,17 @@ SAME_IN_TIMM = (
     "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2",
     "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d",
 )  # fmt: skip
+FROM_NUMPY = "torch.from_numpy(images).float()"
+TORCH = ["import torch", "with torch.inference_mode():"]
 SMALL_STEM = [
     "model.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)  # stem for small images",
     "model.maxpool = torch.nn.Identity()",
 ]
 
 
-def torchvision(loaded: LoadedEncoder, file: str) -> ExportedFile:
+def torchvision(source: Source, file: str) -> ExportedFile:
     """A .pth state dict with torchvision's keys, without the classifier."""
+    loaded = source.loaded
     name = loaded.about["encoder"]
     if _is_ours(name) or name.startswith("timm:"):
         raise RequestError(f"torchvision has no {name} network; export to {_alternatives(loaded)}")
@@ -55,11 +59,15 @@ def torchvision(loaded: LoadedEncoder, file: str) -> ExportedFile:
             f'model.load_state_dict(torch.load("{file}", weights_only=True))',
             "model.eval()",
         ],
+        _normalized(loaded),
+        [*inputs.resized_code(loaded), *_normalize_code(loaded)],
+        [*TORCH, f"    features = model({FROM_NUMPY})"],
     )
 
 
-def timm(loaded: LoadedEncoder, file: str) -> ExportedFile:
+def timm(source: Source, file: str) -> ExportedFile:
     """A safetensors file with timm's keys, without the classifier."""
+    loaded = source.loaded
     given = loaded.about["encoder"]
     name = given.removeprefix("timm:")
     if not given.startswith("timm:") and name not in SAME_IN_TIMM:
@@ -80,13 +88,42 @@ def timm(loaded: LoadedEncoder, file: str) -> ExportedFile:
     else:
         create = [f'model = timm.create_model("{timm_name(name)}", {arguments}, checkpoint_path="{file}")']
     code = ["import timm", "import torch", preprocessing, *create, "model.eval()"]
-    return ExportedFile(save(_tensors(loaded)), code)
+    if loaded.pixels.is_picture:
+        transform = "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
+        pixels, images = [transform, "images = transform(image)[None]"], "images"
+    else:
+        pixels, images = [*inputs.resized_code(loaded), *_normalize_code(loaded)], FROM_NUMPY
+    features = [*TORCH, f"    features = model({images})"]
+    return ExportedFile(save(_tensors(loaded)), code, _normalized(loaded), pixels, features)
 
 
-def safetensors(loaded: LoadedEncoder, file: str) -> ExportedFile:
+def safetensors(source: Source, file: str) -> ExportedFile:
     """Weights and preprocessing, as `effssl.load` reads them."""
-    content = dump_encoder(loaded.encoder, loaded.about)
-    return ExportedFile(content, ["import effssl", f'model = effssl.load("{file}")'], normalizes=True)
+    loaded, channels = source.loaded, source.loaded.pixels.channels
+    if loaded.pixels.is_picture:
+        of, pixels, features = "uint8 or float in [0, 1]", [], ["features = model.embed([image])"]
+    else:
+        of = f"{loaded.pixels}, or float in [0, 1]"
+        pixels = ["import torch", f"images = torch.zeros(1, {channels}, 64, 64)  # your images, of any size"]
+        features = ["features = model(images)"]
+    return ExportedFile(
+        dump_encoder(loaded.encoder, loaded.about),
+        ["import effssl", f'model = effssl.load("{file}")'],
+        f"images N×{channels}×H×W of any size, {of}; it crops, resizes and normalizes them",
+        pixels,
+        features,
+        normalizes=True,
+        resizes=True,
+    )
+
+
+def _normalized(loaded: LoadedEncoder) -> str:
+    return f"normalized images, {inputs.resized_shape(loaded)}"
+
+
+def _normalize_code(loaded: LoadedEncoder) -> list[str]:
+    columns = [f"{name} = numpy.array({list(loaded.about[name])}).reshape(-1, 1, 1)" for name in ("mean", "std")]
+    return [*columns, "images = (images - mean) / std"]
 
 
 def _tensors(loaded: LoadedEncoder) -> dict[str, Tensor]:

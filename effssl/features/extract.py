@@ -68,7 +68,7 @@ def feature_batches(
     encoder: LoadedEncoder, images: Images, turns: int = 0, on: str = "h", batch: int = BATCH, workers: int = -1
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Features of each batch of images, B×dim float32 on the CPU, and their rows in the set."""
-    reading = Reading(encoder.device, encoder.filter, workers, encoder.pixels)
+    reading = Reading(encoder.device, encoder.filter, workers, encoder.pixels, encoder.share)
     for pixels, rows in crop_batches(images, _test_boxes(encoder, images), encoder.size, batch, reading):
         x = encoder.normalized(pixels)
         if turns:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from effssl.augment.center import center_square
 from effssl.augment.color import normalize
 from effssl.augment.crop import center_boxes, crop_resize
 from effssl.augment.pixel_format import LIMITS, PixelFormat
@@ -32,6 +33,7 @@ READOUT = "readout."  # prefix of the readout's tensors in an encoder file
 CLASSIFIER = "effssl_classifier."  # of a classifier on the features that an encoder file may hold; no network has it
 FILTERS = ("bilinear", "bicubic")
 LARGEST = 1 << 14  # side of the images of an encoder
+AT_ONCE = 8  # images that are resized at a time
 FLOAT32 = torch.finfo(torch.float32).max
 CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
 
@@ -71,7 +73,15 @@ class LoadedEncoder(nn.Module):
 
     def preprocess(self, images: Tensor) -> Tensor:
         """Raw images N×C×H×W → normalized N×C×size×size."""
+        if images.dtype == torch.uint8 and self.pixels.is_picture and images.shape[-2:] != (self.size, self.size):
+            images = self._center(images)
         return self.normalized(self.scaled(images))
+
+    def _center(self, images: Tensor) -> Tensor:
+        """Center squares of pictures; a few at a time, because double precision takes eight times their memory."""
+        some = images.cpu() if images.device.type == "mps" else images  # which has no double precision
+        parts = [center_square(part, self.size, self.share, self.filter) for part in some.split(AT_ONCE)]
+        return torch.cat(parts).to(images.device, torch.uint8)
 
     def scaled(self, images: Tensor) -> Tensor:
         """Raw images as floats between 0 and 1."""

@@ -16,10 +16,10 @@ from sklearn.datasets import load_digits
 import effssl
 from effssl.cli import main
 from effssl.explore.classifier import stratified_folds, train_classifier
-from effssl.explore.classifier_files import load_classifier
 from effssl.explore.classify import Classification
-from effssl.explore.heads import LinearHead, NeighborHead
 from effssl.explore.labels import Names, read_labels
+from effssl.features.classifier_files import load_classifier
+from effssl.features.heads import LinearHead, NeighborHead
 
 COUNT, LABELLED = 500, 120
 HOW = ["--workers", "0", "--image-size", "8"]
@@ -154,7 +154,7 @@ def test_each_kind_of_classifier_is_chosen_where_it_is_best_and_survives_its_fil
     else:
         x = draw.standard_normal((80, 64))
         x[:, 0] = 3.0 * (2 * y - 1) + 0.5 * draw.standard_normal(80)
-    trained = train_classifier(x.astype(np.float32), [f"class {label}" for label in y])
+    trained = train_classifier(x.astype(np.float32), [f"class {label}" for label in y])[0]
     assert isinstance(trained.head, kind)
     assert trained.expected.low > 80
     encoder = effssl.load("pixels", image_size=8)
@@ -169,7 +169,7 @@ def test_each_kind_of_classifier_is_chosen_where_it_is_best_and_survives_its_fil
 def test_labels_that_mean_nothing_are_no_better_than_chance() -> None:
     """Of many candidates, the best would seem better than it is."""
     draw = np.random.default_rng(1)
-    trained = train_classifier(draw.standard_normal((60, 16)).astype(np.float32), [str(i % 2) for i in range(60)])
+    trained = train_classifier(draw.standard_normal((60, 16)).astype(np.float32), [str(i % 2) for i in range(60)])[0]
     assert trained.expected.low < trained.expected.chance
     assert trained.expected.accuracy < max(trained.expected.compared.values()) - 1
     assert trained.probabilities(draw.standard_normal((100, 16))).max(1).mean() < 0.7

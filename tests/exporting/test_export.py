@@ -21,6 +21,7 @@ from torch import Tensor
 
 import effssl
 from effssl.cli import main
+from effssl.data.decoding import least_side
 from effssl.exporting.weights import SAME_IN_TIMM
 
 # Source, target, arguments of load. The run has a stem for small images.
@@ -29,6 +30,7 @@ CASES = [
     ("resnet18", "onnx", {"weights": "random", "image_size": 96}),
     ("whitened", "onnx", {}),
     ("whitened", "pt2", {}),
+    ("tiny", "onnx", {"weights": "random", "image_size": 32, "preprocess": "off"}),
     ("run", "torchvision", {}),
     ("run", "timm", {}),
     ("run", "pt2", {}),
@@ -48,6 +50,8 @@ cases = json.load(open("cases.json"))
 scopes = [{} for _ in cases]
 for case, scope in zip(cases, scopes):
     exec(case["code"], scope)
+    scope["of_photo"] = scope["features"]
+    exec(case["test"], scope)  # its assertion holds
     assert case["to"] != "onnx" or "torch" not in sys.modules
 
 import torch
@@ -56,10 +60,11 @@ for case, scope in zip(cases, scopes):
     images = torch.load(f"{case['file']}.in", weights_only=True)
     with torch.no_grad():
         if case["to"] == "onnx":
-            features = scope["session"].run(None, {"images": images.numpy()})[0]
+            features = scope["model"].run(None, {"images": images.numpy()})[0]
         else:
             features = scope["model"](images)
-    torch.save([torch.as_tensor(features), torch.as_tensor(scope["features"])], f"{case['file']}.out")
+            features = features[0] if isinstance(features, tuple) else features
+    torch.save([torch.as_tensor(features), torch.as_tensor(scope["of_photo"])], f"{case['file']}.out")
 assert "effssl" not in sys.modules
 """
 
@@ -68,10 +73,14 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def code_of(file: Path) -> str:
-    """The Python code of a file's card."""
-    (code,) = re.findall(r"```python\n(.*?)```", file.with_name(f"{file.name}.md").read_text(), re.DOTALL)
-    return code
+def code_of(file: Path) -> list[str]:
+    """The Python code of a file's card: how to use it, and where there is one its test."""
+    return re.findall(r"```python\n(.*?)```", file.with_name(f"{file.name}.md").read_text(), re.DOTALL)
+
+
+def split(arguments: dict) -> tuple[dict, bool]:
+    """Arguments of load, and whether the file resizes."""
+    return {k: v for k, v in arguments.items() if k != "preprocess"}, "preprocess" not in arguments
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +99,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory, tiny_photos: Tensor) -> Path:
         str(folder / "tiles.npz"), "simclr", encoder="tiny", stem="pca", batch_size=32, epochs=1, quiet=True,
         whiten="on", readout={"dim": 16, "patches": 8, "patch_dim": 12}, out=folder / "whitened",
     )  # fmt: skip
-    Image.fromarray(load_sample_image("china.jpg")).save(folder / "photo.jpg", quality=95)
+    (folder / "photos").mkdir()
+    for name in ("photo.jpg", "photos/photo.jpg"):
+        Image.fromarray(load_sample_image("china.jpg")).save(folder / name, quality=95)
     return folder
 
 
@@ -101,13 +112,16 @@ def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, li
     for source, to, arguments in CASES:
         given = str(desk / source) if source in RUNS else source
         file = effssl.export(given, to, desk / f"{source[:8]}-{to}{ENDINGS[to]}", **arguments)
-        encoder = effssl.load(given, **arguments)
+        load, resizes = split(arguments)
+        encoder = effssl.load(given, **load)
         images = encoder.preprocess(photos[:3])  # of the run's size, normalized
         if to in ("onnx", "pt2"):
             mean, std = (torch.tensor(encoder.about[key]).view(3, 1, 1) for key in ("mean", "std"))
-            images = images * std + mean
+            images = photos[:3].permute(0, 2, 3, 1) if resizes else images * std + mean
         torch.save(images.contiguous(), f"{file}.in")
-        cases.append({"file": file.name, "to": to, "code": code_of(file)})
+        code, *test = code_of(file)
+        assert len(test) == (to in ("onnx", "pt2") and resizes)
+        cases.append({"file": file.name, "to": to, "code": code, "test": "".join(test)})
     assert digests(desk / "run") == before  # export does not change the run
     (desk / "cases.json").write_text(json.dumps(cases))
     done = subprocess.run([sys.executable, "-c", USER], cwd=desk, capture_output=True, text=True, timeout=300)
@@ -123,12 +137,14 @@ def exported(desk: Path, photos: Tensor) -> dict[tuple[str, str], tuple[Path, li
 def test_a_user_gets_the_same_features(
     exported: dict, desk: Path, photos: Tensor, source: str, to: str, arguments: dict
 ) -> None:
-    encoder = effssl.load(desk / source if source in RUNS else source, **arguments)
+    encoder = effssl.load(desk / source if source in RUNS else source, **split(arguments)[0])
     features, of_photo = exported[source, to][1]
     assert torch.allclose(features, encoder(photos[:3]), atol=1e-4)
-    ours = encoder.embed([Image.open(desk / "photo.jpg")])
-    # Their resize rounds sizes and gray levels where ours does not.
-    assert torch.cosine_similarity(of_photo, ours).item() > 0.99
+    ours = torch.from_numpy(effssl.embed(encoder, desk / "photos", workers=0).features[:1])
+    if to == "timm":  # its own transform resizes before it crops
+        assert torch.cosine_similarity(of_photo, ours).item() > 0.99
+    else:
+        assert torch.allclose(of_photo, ours, atol=1e-4 * max(1, float(ours.abs().max())))
 
 
 def test_the_card_describes_encoder_training_and_scores(exported: dict) -> None:
@@ -161,8 +177,11 @@ def test_safetensors_come_back_with_their_preprocessing(
     assert torch.equal(again(photos[:2]), effssl.load(desk / "run")(photos[:2]))
     monkeypatch.chdir(desk)
     scope: dict = {}
-    exec(code_of(file), scope)
-    assert torch.equal(scope["features"], again.embed([Image.open("photo.jpg")]))
+    exec(code_of(file)[0], scope)
+    least = least_side(again.size, again.share)
+    photo = Image.open("photo.jpg")
+    photo.draft("RGB", (least, least))
+    assert torch.equal(scope["features"], again.embed([photo]))
     bicubic = desk / "bicubic.safetensors"
     loaded = effssl.load("small", weights="random", image_size=48)
     effssl.export("small", "safetensors", bicubic, weights="random", image_size=48)
@@ -248,6 +267,8 @@ def test_requests_that_are_refused(
 def test_unknown_targets_and_missing_software(desk: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(effssl.RequestError, match="no target 'onx' \\(did you mean onnx"):
         effssl.export(desk / "run", "onx")
+    with pytest.raises(effssl.RequestError, match="only onnx and pt2 files have preprocessing"):
+        effssl.export(desk / "run", "timm", preprocess="off")
     with pytest.raises(TypeError, match="size"):
         effssl.export("small", "onnx", weights="random", size=32)  # type: ignore[call-arg]
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from effssl.explore.classifier import Classifier, ExpectedAccuracy
-from effssl.explore.heads import Head, LinearHead, NeighborHead
+from effssl.features.classifier import Classifier, ExpectedAccuracy
+from effssl.features.heads import Head, LinearHead, NeighborHead
 from effssl.network.loaded import LoadedEncoder, dump_encoder, is_encoder_file, read_classifier
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import write_atomically

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from effssl.features.knn import TEMPERATURE
 NEIGHBORS = (1, 3, 10)  # of each class
 INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1000.0)  # scikit-learn's C, for features of length one
 ITERATIONS = 1000
-ROWS = 4096  # images that are compared with the labelled ones at a time
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,16 @@ class NeighborHead:
     k: int
     classes: int
 
+    @cached_property
+    def members(self) -> list[Tensor]:
+        """Rows of the labelled images of each class."""
+        return [(self.labels == label).nonzero().squeeze(1) for label in range(self.classes)]
+
     def logits(self, x: Tensor) -> Tensor:
         """Mean similarity to the k nearest images of each class, N×C."""
-        members = [(self.labels == label).nonzero().squeeze(1) for label in range(self.classes)]
-        parts = []
-        for part in x.split(ROWS):
-            similarity = part @ self.bank.T
-            nearest = [similarity[:, rows].topk(min(self.k, len(rows))).values.mean(1) for rows in members]
-            parts.append(torch.stack(nearest, 1))
-        return torch.cat(parts) / TEMPERATURE
+        similarity = x @ self.bank.T
+        nearest = [similarity[:, rows].topk(min(self.k, len(rows))).values.mean(1) for rows in self.members]
+        return torch.stack(nearest, 1) / TEMPERATURE
 
 
 Head = LinearHead | NeighborHead
