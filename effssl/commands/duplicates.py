@@ -32,7 +32,7 @@ def duplicates_(args: list[str]) -> None:
     extra = sum(len(group.others) for group in groups)
     title = f"candidates for near-duplicates: {len(groups)} groups, {extra} images besides those to keep"
     if rows:
-        show_table(rows, title)
+        show_table(rows, title, out=options.out)
     else:
         print(f"no two images have a similarity of {options.threshold} or more")
     write_table(options, rows, title, ["group", "do", *columns_of(Copy)])

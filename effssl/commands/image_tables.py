@@ -75,8 +75,8 @@ def _page(rows: Sequence[Row], title: str, options: ExploreOptions) -> bytes:
     return table_page(rows, title, view, open_gallery(options.data, options.labels) if without_files else None)
 
 
-def show_table(rows: Sequence[Row], title: str, without: str = "") -> None:
-    """Print the first rows of a table; `without` names a column to leave out."""
+def show_table(rows: Sequence[Row], title: str, without: str = "", out: str = "") -> None:
+    """Print the first rows of a table; `without` names a column to leave out, `out` the file that holds all rows."""
     from rich.markup import escape
 
     from effssl.runtime.progress import table
@@ -100,7 +100,7 @@ def show_table(rows: Sequence[Row], title: str, without: str = "") -> None:
     lines = [[escape(cells[i]) for cells in columns.values()] for i in range(len(shown))]
     table(heading, columns, lines, left=(*PATHS, "label", "do"))
     if len(rows) > SHOWN:
-        print(f"… and {len(rows) - SHOWN} more; --out FILE.csv writes all")
+        print(f"… and {len(rows) - SHOWN} more; {f'all are in {out}' if out else '--out FILE.csv writes all'}")
 
 
 def _fit(columns: dict[str, list[str]]) -> None:

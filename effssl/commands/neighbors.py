@@ -29,6 +29,6 @@ def neighbors_(args: list[str]) -> None:
     rows = []
     for result in neighbors(**options.source(), query=queries, k=options.k, **options.feature_options()):
         found = [{"query": result.query, "rank": rank} | row_of(image) for rank, image in enumerate(result.found, 1)]
-        show_table(found, f"nearest to {result.query}", without="query")
+        show_table(found, f"nearest to {result.query}", without="query", out=options.out)
         rows += found
     write_table(options, rows, "nearest images", ["query", "rank", *columns_of(Neighbor)])

@@ -27,5 +27,5 @@ def outliers_(args: list[str]) -> None:
 
     found = outliers(**options.source(), k=options.k, top=options.top, **options.feature_options())
     rows = [row_of(outlier) for outlier in found]
-    show_table(rows, "outliers")
+    show_table(rows, "outliers", out=options.out)
     write_table(options, rows, "outliers", columns_of(Outlier))

@@ -35,7 +35,7 @@ def subset_(args: list[str]) -> None:
     columns = zip(chosen.names, chosen.distances, chosen.labels, strict=True)
     rows = [{"image": name, "distance": distance, "label": label} for name, distance, label in columns]
     title = f"{len(rows)} diverse images; no image is farther than {chosen.radius:.3f} from one of them"
-    show_table(rows, title)
+    show_table(rows, title, out=options.out)
     write_table(options, rows, title, ["image", "distance", "label"])
     if folder is not None:
         copy_images(chosen.names, folder, options.data or None)

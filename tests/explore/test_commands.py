@@ -117,7 +117,7 @@ def test_outliers_and_subset(features: str, in_tmp: Path, embedding: Embedding, 
     main(["subset", "--features", features, "--size", "60", "--out", "s.csv"])
     shown = capsys.readouterr().out
     assert "60 diverse images" in shown
-    assert "10 more; --out" in shown  # the screen has fifty
+    assert "10 more; all are in s.csv" in shown  # the screen has fifty
     with Path("s.csv").open() as file:
         assert [row["image"] for row in csv.DictReader(file)] == effssl.subset(features=embedding, size=60).names
 

@@ -57,7 +57,7 @@ def embedding(folder: Path) -> Embedding:
     return effssl.embed(effssl.load("tiny", weights="random", image_size=SIZE), folder, workers=0)
 
 
-@pytest.fixture(scope="module", params=["chosen", "neighbors"])
+@pytest.fixture(scope="module", params=["chosen", pytest.param("neighbors", marks=pytest.mark.long)])
 def classifier(folder: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A saved classifier, the chosen one or kNN; beside it as model.onnx."""
     labels = {f"{i:02}.{'png' if i % 4 == 0 else 'jpg'}": ("china", "flower")[i % 2] for i in range(10)}
