@@ -29,8 +29,8 @@ CASES = [
     ("run", "onnx", {}),  # first those without torch
     ("resnet18", "onnx", {"weights": "random", "image_size": 96}),
     ("whitened", "onnx", {}),
-    ("whitened", "pt2", {}),
     ("tiny", "onnx", {"weights": "random", "image_size": 32, "preprocess": "off"}),
+    ("whitened", "pt2", {}),
     ("run", "torchvision", {}),
     ("run", "timm", {}),
     ("run", "pt2", {}),
