@@ -14,9 +14,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-EXAMPLES = {f"examples/{name}": f"examples/{name}" for name in (
-    "plain_loop.py", "lightning_module.py", "serve.py", "first.ipynb"
-)}  # fmt: skip
+NAMES = ("plain_loop.py", "lightning_module.py", "serve.py", "first.ipynb")
+EXAMPLES = {f"examples/{name}": f"examples/{name}" for name in NAMES}
 COPIED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"} | EXAMPLES
 INSIDE = COPIED | {"README.md": "index.md"}
 OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^>]*>""")
