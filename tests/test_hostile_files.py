@@ -55,6 +55,11 @@ from effssl.runtime.append_store import AppendStore, claim_folder
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.signals import Stop
 from effssl.schema import check, read_yaml
+from effssl.studies import load
+from effssl.studies.overview import summaries
+from effssl.studies.plan import ArmRun
+from effssl.studies.results import StudyResults, results_record
+from effssl.studies.runner import ArmResult
 from effssl.studies.sweep import Trial
 from effssl.training.checkpoint import load_checkpoint, save_checkpoint
 from effssl.training.saving import Checkpoints
@@ -266,6 +271,14 @@ def write_study(path: Path) -> Callable[[], object]:
     return lambda: read_study(path.parent)
 
 
+def write_listed_study(path: Path) -> Callable[[], object]:
+    study = load("E14")
+    run = ArmRun(study.arms[0], 0, {"epochs": 1}, {}, path.parent / "arm")
+    result = ArmResult(run, {"knn": 20.0}, seconds=1.0, flops=1.0)
+    path.write_text(json.dumps(results_record(StudyResults(study, "smoke", [result]))))
+    return lambda: summaries(path.parents[1])
+
+
 def write_arrays(path: Path) -> Callable[[], object]:
     images, labels = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)
     np.savez(path, images=images, labels=labels, test_images=images, test_labels=labels)
@@ -348,7 +361,9 @@ KINDS: dict[str, Callable[[Path], Callable[[], object]]] = {
     "request.yaml": write_request, "run/config.yaml": write_settings, "run/metrics.jsonl": write_metrics,
     "run/results.json": write_results, "run/lock": write_lock, "run/report.html": write_report_page,
     "run/checkpoint.pt": write_resumed, "checkpoint.pt": write_checkpoint,
-    "study/results.json": write_study, "sweep/trials/trial.json": write_trial, "transfer.json": write_transfer_result,
+    "study/results.json": write_study,
+    "studies/E14-smoke/results.json": write_listed_study, "sweep/trials/trial.json": write_trial,
+    "transfer.json": write_transfer_result,
     "encoder.safetensors": write_encoder, "classifier.safetensors": write_classifier, "labels.csv": write_labels,
     "weights.pth": write_weights,
     "f.npz": write_feature_file, "f.csv": write_feature_file, "f.csv.json": write_feature_file,

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import describe
 from effssl.studies import all_studies
 from effssl.studies.report import verdicts
 from effssl.studies.results import StudyResults, read_results
@@ -32,8 +34,11 @@ def summary(found: StudyResults) -> tuple[str, ...]:
 def summaries(root: Path) -> dict[str, list[tuple[str, ...]]]:
     """The summaries of every study, one for each scale that it was run at, by name."""
     found: dict[str, list[tuple[str, ...]]] = {name: [] for name in all_studies()}
-    for _, results in stored(root):
-        found[results.study.name].append(summary(results))
+    for folder, results in stored(root):
+        try:
+            found[results.study.name].append(summary(results))
+        except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
+            raise RequestError(f"{folder / 'results.json'} is damaged: {describe(error)}") from None
     return {name: rows or [NOT_RUN] for name, rows in found.items()}
 
 

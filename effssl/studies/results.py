@@ -121,10 +121,15 @@ def read_results(study: Study, folder: Path) -> StudyResults:
     """The results that a folder's results.json contains; what was computed from them is not read."""
     record = read_record(folder)
     arms = {arm.name: arm for arm in study.arms}
-    unknown = {run["arm"] for run in record["runs"]} - arms.keys()
+    try:
+        unknown = {run["arm"] for run in record["runs"]} - arms.keys()
+        results = [_stored_result(arms[run["arm"]], run, folder) for run in record["runs"] if run["arm"] in arms]
+    except (TypeError, LookupError, AttributeError, ValueError) as error:
+        raise RequestError(f"{folder / 'results.json'} is damaged: {describe(error)}") from None
     if unknown:
-        raise RequestError(f"{folder / 'results.json'}: {study.name} has no arm {min(unknown)!r}; run the study again")
-    results = [_stored_result(arms[run["arm"]], run, folder) for run in record["runs"]]
+        raise RequestError(
+            f"{folder / 'results.json'}: {study.name} has no arm {min(unknown, key=str)!r}; run the study again"
+        )
     stored = {key: record[key] for key in ENVIRONMENT if key in record}
     return StudyResults(study, record["scale"], results, record["command"], stored, record["substitute"])
 
