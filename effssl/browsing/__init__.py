@@ -33,7 +33,7 @@ def browse(
     tags: str | Path | None = None,
     **options: Unpack[FeatureOptions],
 ) -> Path:
-    """Write one page to browse images: map, clusters, neighbors, duplicates, outliers, a subset; it is replaced.
+    """Write one page to browse images: map, clusters, neighbors, duplicates, outliers, a subset; it may exist.
 
     `effssl browse RUN` without `--out` opens the same page with a local server, which adds searches by a new picture.
     """

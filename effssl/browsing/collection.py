@@ -70,28 +70,35 @@ def open_collection(
     options: FeatureOptions,
 ) -> Collection:
     """Compute or read the features; with `features`, the run is only needed for new pictures, the data for pixels."""
+    if features is None and data is None:
+        data = own_data(run)
+    gallery = open_gallery(data, options.get("labels", "auto")) if data is not None else None
+    if gallery is not None:  # what cannot work is refused before anything slow
+        _check_count(len(gallery))
+        if tags:
+            read_tags(Path(tags).expanduser(), Names.of(gallery.names + gallery.unreadable, data))
+    encoder = open_encoder("" if run is None else run, options) if features is None or run is not None else None
     if features is None:
-        data = own_data(run) if data is None else data
-        encoder: LoadedEncoder | None = open_encoder("" if run is None else run, options)
         assert encoder is not None
-        embedding = embed(encoder, data, **options)
-        plain_encoder = encoder.without_whitening()
-        plain = embedding if plain_encoder is encoder else embed(plain_encoder, data, **options)
+        assert data is not None
+        embedding = plain = embed(encoder, data, **options)
+        if (without := encoder.without_whitening()) is not encoder:
+            plain = embed(without, data, **options)
     else:
         embedding = plain = load_embedding(None, None, features, options)
-        encoder = None if run is None else open_encoder(run, options)
         _check_encoder(embedding, encoder)
-    if len(embedding) > MOST:
-        raise RequestError(
-            f"{len(embedding)} images are too many for a page, which takes {MOST}; browse a folder of fewer"
-        )
-    gallery = open_gallery(data, options.get("labels", "auto")) if data is not None else None
+        _check_count(len(embedding))
     names = Names.of(embedding.names, data)
     known = read_tags(Path(tags).expanduser(), names) if tags else {}
     title = Path(str(data)).name if data is not None else Path(names.root).name or "images"
     source = None if data is None else str(data)
     pictures = Pictures.of(embedding.names, gallery)
     return Collection(title, embedding, plain, encoder, pictures, names, known, source, options.get("device", "auto"))
+
+
+def _check_count(count: int) -> None:
+    if count > MOST:
+        raise RequestError(f"{count} images are too many for a page, which takes {MOST}; browse a folder of fewer")
 
 
 def _check_encoder(embedding: Embedding, encoder: LoadedEncoder | None) -> None:

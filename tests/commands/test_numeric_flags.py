@@ -18,6 +18,7 @@ from sklearn.datasets import load_sample_image
 
 from effssl.cli import VERBS as CLI_VERBS
 from effssl.cli import main
+from effssl.commands.browse import BrowseOptions
 from effssl.commands.classify import ClassifyOptions
 from effssl.commands.duplicates import DuplicatesOptions
 from effssl.commands.embed import EmbedOptions
@@ -129,6 +130,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ENCODER, FEATURES = "{}/encoder.safetensors", ("--features", "{}/f.npz")
 WEIGHTS = ("{}/weights.pth", "--encoder", "tiny")
 VERBS: dict[str, tuple[Any, tuple[str, ...]]] = {  # where the flags are declared, and a command that needs few seconds
+    "browse": (BrowseOptions, ("--data", "{}/photos", *FEATURES, "--out", "{}/b.html", "--overwrite")),
     "classify": (ClassifyOptions, (ENCODER, *FEATURES, "--labels", "{}/l.csv", "--out", "{}/c.csv", "--overwrite")),
     "duplicates": (DuplicatesOptions, FEATURES),
     "embed": (EmbedOptions, (ENCODER, "--data", "{}/photos", "--out", "{}/e.npz", "--overwrite", "--workers", "0")),
