@@ -111,7 +111,7 @@ def bad_folders(tmp_path: Path) -> Path:
         (["pretrain", "--lamda", "0.3"], "--lamda (did you mean --TERM.weight?)"),
         (["pretrain", "--wandb"], "--wandb (did you mean --log wandb?)"),
         (
-            ["pretrain", "--epoch", "3", "--learning_rate", "1"],
+            ["pretrain", "--epoch", "3", "--learning-rate", "1"],
             "--epoch (did you mean --epochs?), --learning-rate (did",
         ),
         (["embed", "run", "--dataset", "x"], "--dataset (did you mean --data?)"),

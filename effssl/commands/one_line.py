@@ -16,7 +16,8 @@ RULE = re.compile(r"^[─╭╮╰╯\s]+$")
 LARGEST = 2**53  # up to here floats count every whole number
 FLOAT32 = 3.4e38  # in which everything is computed
 FLAG = re.compile(r"--[A-Za-z][\w.-]*")
-UNKNOWN = "Unrecognized options: "  # how tyro begins
+UNKNOWN = "Unrecognized options: "  # tyro's words, in a box whose lines are dashes where a terminal knows ASCII only
+UNKNOWN_OPTIONS = re.compile(rf"{UNKNOWN}(.*?)(?:[─-]{{5,}}|$)")
 # What other programs call our flags. The weight of a term is the paper's λ.
 MEANT = {
     "--lambda": "--TERM.weight", "--lamda": "--TERM.weight", "--lambd": "--TERM.weight", "--weight": "--TERM.weight",
@@ -67,6 +68,11 @@ def unboxed(text: str, prog: str, known: Iterable[str] = ()) -> str:
     'Unrecognized: --lrr (did you mean --lr?); x --help shows all options'
     """
     lines = [line.strip().strip("│").strip() for line in text.splitlines() if not line.strip().startswith(("╭", "╰"))]
+    unrecognized = UNKNOWN_OPTIONS.search(" ".join(lines))
+    unknown = [flag for flag in FLAG.findall(unrecognized[1]) if flag not in known] if unrecognized else []
+    if unknown and known:
+        what = UNKNOWN + ", ".join(flag + nearest_flag(flag, known) for flag in unknown)
+        return f"{what}; {prog} --help shows all options"
     parts: list[list[str]] = [[]]
     for line in lines:
         if RULE.match(line) and line:
@@ -74,10 +80,6 @@ def unboxed(text: str, prog: str, known: Iterable[str] = ()) -> str:
         else:
             parts[-1].append(line)
     what = " ".join(parts[0]).split(" Got errors:")[0].replace("'None', ", "").strip().rstrip(".")
-    unknown = [flag for flag in FLAG.findall(what) if flag not in known] if what.startswith(UNKNOWN) else []
-    if unknown and known:
-        what = UNKNOWN + ", ".join(flag + nearest_flag(flag, known) for flag in unknown)
-        return f"{what}; {prog} --help shows all options"
     meant = [line.split()[0].rstrip(",") for part in parts[1:] for line in part if line.startswith("--")]
     near = f" (did you mean {meant[0]}?)" if meant and any("Perhaps" in " ".join(part) for part in parts) else ""
     return f"{what or 'the command line cannot be read'}{near}; {prog} --help shows all options"

@@ -91,6 +91,7 @@ def test_mlflow_continues_one_run(run: effssl.Run, local_trackers: Path) -> None
     assert found.data.tags["verdict"].startswith(run.metrics()[-1]["verdict"])
     history = client.get_metric_history(found.info.run_id, "knn")
     assert [(one.step, one.value) for one in history] == [(line.get("step", 0), line["knn"]) for line in run.metrics()]
+    assert len(client.get_metric_history(found.info.run_id, "loss.byol")) == 3
 
 
 def test_wandb_continues_one_run(run: effssl.Run) -> None:

@@ -59,7 +59,9 @@ class MlflowTracker:
         """Log the figures of a line; its verdict is a tag."""
         from mlflow.entities import Metric
 
-        values, now = figures(line), int(1000 * time.time())
+        # MLflow's file store has a file for each metric: beside `loss` there can be no folder of that name.
+        values = {name.replace("/", "."): value for name, value in figures(line).items()}
+        now = int(1000 * time.time())
         step = int(values.pop("step"))
         self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in values.items()])
         if "verdict" in line:
