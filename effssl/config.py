@@ -89,7 +89,8 @@ class Config:
     """One pretraining run, fully described. `config_type()` adds a field for the options of each term."""
 
     data: str = ""
-    """cifar10, cifar100, digits, a folder, table (.csv) or archive (.zip, .tar) of images, or a .npy/.npz file"""
+    """cifar10, cifar100, digits, a folder, table (.csv) or archive (.zip, .tar) of images, or a .npy/.npz file;
+    given several times, several sets, each perhaps with a weight: --data photos --data "2*scans" """
     objective: str = DEFAULT_OBJECTIVE
     """a weighted sum of terms, e.g. byol+rotation or "simsiam + 0.2*rotation" """
     encoder: str = "small"
@@ -123,6 +124,9 @@ class Config:
     """compile the encoder and the color changes: the first steps take a minute, later ones less time"""
     workers: Annotated[int, Between(-1, 1024)] = -1
     """processes that decode images of a folder; −1 is one per usable core"""
+    cache: str = "auto"
+    """off, auto or a folder: decoded images are kept there, so that a file is not decoded in every epoch; auto keeps
+    them in the data folder if decoding takes long and half of the disk's free space is enough"""
     labels: Literal["auto", "folders", "none"] = "auto"
     """sub-folders are labels: auto only in a train/–val/ or train/–test/ layout"""
     classes: str = ""
@@ -166,7 +170,7 @@ def _with_terms(terms: tuple[tuple[str, type], ...]) -> type[Config]:
     return dataclasses.make_dataclass("Config", fields, bases=(Config,), frozen=True)
 
 
-MACHINE_FIELDS = frozenset({"device", "workers", "checkpoint_every", "augment.pixels.shown"})
+MACHINE_FIELDS = frozenset({"device", "workers", "cache", "checkpoint_every", "augment.pixels.shown"})
 """Fields that a resumed run may change: they say how a run is carried out, not what it computes."""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from effssl.loading import load, load_run_classifier, load_run_encoder, open_run_data
 from effssl.run import RunFolder
 from effssl.runtime.files import check_writable, resolve_path
+from effssl.several import join_sets
 
 if TYPE_CHECKING:
     from torch import nn
@@ -133,7 +134,7 @@ def score_name(what: str, changed: list[str], data: str | None, classes: str) ->
 
 
 def pretrain(
-    data: str = "",
+    data: str | Path | Sequence[str | Path] = "",
     objective: str | None = None,
     *,
     out: str | Path | None = None,
@@ -147,14 +148,17 @@ def pretrain(
     """Pretrain an encoder and return its run.
 
     Settings are the fields of `effssl.config.Config`; those of a term come as a mapping:
-    `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"weight": 0.4})`. A finished run gets its `report.html`
-    unless `report` is False; `log="csv,wandb"` also gives its lines to trackers: csv, tensorboard, wandb, mlflow.
+    `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"weight": 0.4})`. Several data sets come as a list, each
+    perhaps with a weight: `pretrain(["photos", "2*scans"])`. A finished run gets its `report.html` unless `report` is
+    False; `log="csv,wandb"` also gives its lines to trackers: csv, tensorboard, wandb, mlflow.
     """
     from effssl.training.request import Request
     from effssl.training.trackers import tracker_names
 
     if isinstance(start := settings.get("start_from"), (Path, RunFolder)):
         settings["start_from"] = str(start.folder if isinstance(start, RunFolder) else start)
+    if not isinstance(data, str):  # several sets
+        data = join_sets([str(data)] if isinstance(data, Path) else map(str, data))
     flags = settings | ({"data": data} if data else {}) | ({"objective": objective} if objective else {})
     request = Request(
         flags,

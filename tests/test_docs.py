@@ -16,6 +16,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import av
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -104,6 +106,8 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 shard.add(desk / f"path/to/photos/{j}.jpg", f"{j}.jpg")
     bands = np.random.default_rng(0).integers(0, 4096, (64, 20, 20, 9)).astype(np.uint16)
     np.savez(desk / "path/to/bands.npz", images=bands)
+    write_film(desk / "path/to/film.mp4", photo)
+    save_for_hub(desk / "path/to/saved", photo)
     photo.save(desk / "a.jpg")
     photo.rotate(90).save(desk / "b.jpg")
     for part in ("train", "test"):
@@ -116,6 +120,25 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights = torchvision.models.resnet18(weights=None).state_dict()
     torch.save({"state_dict": {f"module.encoder_q.{k}": v for k, v in weights.items()}}, desk / "path/to/moco.pth")
     return desk
+
+
+def write_film(path: Path, photo: Image.Image) -> None:
+    """A video of 50 frames, at 5 frames a second."""
+    with av.open(str(path), "w") as film:
+        stream = film.add_stream("mpeg4", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 96, 96, "yuv420p"
+        for i in range(50):
+            frame = av.VideoFrame.from_image(photo.crop((10 * i, 4 * i, 96 + 10 * i, 96 + 4 * i)))
+            film.mux(stream.encode(frame))
+        film.mux(stream.encode())
+
+
+def save_for_hub(path: Path, photo: Image.Image) -> None:
+    """A data set as the package datasets saves it."""
+    images = [photo.crop((20 * i, 10 * i, 100 + 20 * i, 100 + 10 * i)) for i in range(10)]
+    features = datasets.Features({"image": datasets.Image()})
+    whole = datasets.Dataset.from_dict({"image": images}, features=features)
+    datasets.DatasetDict({"train": whole}).save_to_disk(str(path))
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.reading import one_line
+from effssl.several import join_sets
 
 RULE = re.compile(r"^[─╭╮╰╯\s]+$")
 LARGEST = 2**53  # up to here floats count every whole number
@@ -36,6 +38,7 @@ def parse_command(command: Callable[..., Any], args: Sequence[str], prog: str, *
     def later(*given: Any, **named: Any) -> Any:
         return functools.partial(command, *given, **named)
 
+    args = join_data(args)
     is_class = isinstance(command, type)
     said = io.StringIO()
     try:
@@ -49,6 +52,23 @@ def parse_command(command: Callable[..., Any], args: Sequence[str], prog: str, *
         raise RequestError(unboxed(said.getvalue(), prog, known)) from None
     check_numbers(vars(parsed) if is_class else parsed.keywords)
     return parsed if is_class else parsed()
+
+
+def join_data(args: Sequence[str]) -> list[str]:
+    """A command line with one --data in place of several, which mean several data sets.
+
+    >>> join_data(["--data", "photos", "--lr", "0.1", "--data=2*scans"])
+    ['--lr', '0.1', '--data', 'photos + 2*scans']
+    """
+    rest: list[str] = []
+    sets: list[str] = []
+    waiting = iter(args)
+    for arg in waiting:
+        if arg.startswith("--data=") or arg == "--data":
+            sets += [arg.removeprefix("--data=")] if arg != "--data" else itertools.islice(waiting, 1)
+        else:
+            rest.append(arg)
+    return [*rest, "--data", join_sets(sets)] if len(sets) > 1 else list(args)
 
 
 def check_numbers(given: Mapping[str, Any]) -> None:

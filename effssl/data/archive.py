@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from effssl.augment.pixel_format import PICTURES, PixelFormat
-from effssl.data.decoding import crop_files
+from effssl.data.decoding import crop_files, stamp_of
 from effssl.data.display import picture
 from effssl.data.file_types.file_type import FileAbout
 from effssl.data.formats import FormatsFound, examine, measured_range, read_pixels
@@ -86,6 +86,11 @@ class Members:
             raise OSError("its checksum does not fit")
         return content
 
+    def stamp(self, row: int) -> str | None:
+        """Path, size and modification time of the archive, and where the file begins."""
+        member = self.table[row]
+        return stamp_of(self.archives[member["archive"]], str(member["offset"]))
+
     def beginning(self, row: int) -> bytes:
         """The first bytes of a file; all of one that is compressed."""
         if self.table["kind"][row] == DEFLATED:
@@ -118,6 +123,9 @@ class StoredFiles(Protocol):
 
     def content(self, row: int) -> Path | bytes:
         """A file's path or its bytes; raises OSError if it cannot be read."""
+
+    def stamp(self, row: int) -> str | None:
+        """What changes when a file's content does; None if it is not there."""
 
     def path(self, row: int) -> Path:
         """What it is stored in, and its name there."""

@@ -87,6 +87,9 @@ class EncodedFiles(Protocol):
     def content(self, row: int) -> Path | bytes:
         """A file's path or its bytes; raises OSError if it cannot be read."""
 
+    def stamp(self, row: int) -> str | None:
+        """What changes when a file's content does: its place, size and modification time; None if it is not there."""
+
 
 class DiskFiles:
     """Image files of their own."""
@@ -104,6 +107,19 @@ class DiskFiles:
     def content(self, row: int) -> Path:
         """A file's path."""
         return Path(os.fsdecode(self.paths[row]))
+
+    def stamp(self, row: int) -> str | None:
+        """Its path, size and modification time."""
+        return stamp_of(self.content(row))
+
+
+def stamp_of(path: Path, inside: str = "") -> str | None:
+    """A file's path, size and modification time, and a place inside it; None if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return f"{os.path.abspath(path)}\n{status.st_size} {status.st_mtime_ns} {inside}"
 
 
 def crop_files(
@@ -175,29 +191,38 @@ class PictureCrops(Dataset):
         self.pixels = pixels
         self.filter = RESAMPLE[reading.filter]
         self.center = reading.center
+        self.cache = reading.cache
 
     def __getitem__(self, item: tuple[int, Boxes]) -> list[np.ndarray] | str:
         """Crops per group, V×C×S×S; or what is wrong with the file."""
         row, groups = item
         needed = max(side / max(1, min(box[2:])) for side, boxes in groups for box in boxes)
         try:
-            return self._crops(self.files.content(row), self.sizes[row].tolist(), MARGIN * needed, groups)
+            return self._crops(row, MARGIN * needed, groups)
         except OSError as error:
             return f"{self.files.name(row)}: {error}"
 
-    def _crops(self, content: Path | bytes, size: list[int], shrink: float, groups: Boxes) -> list[np.ndarray]:
+    def _crops(self, row: int, shrink: float, groups: Boxes) -> list[np.ndarray]:
         if self.center:  # of the image as it was decoded, which is larger than needed
             ((side, _),) = groups
-            image = decode_picture(content, least=least_side(side, self.center))
+            image = decode_picture(self.files.content(row), least=least_side(side, self.center))
             size = [image.height, image.width]
             groups = [(side, center_boxes(torch.tensor([size]), self.center).tolist())]
         else:
-            image = decode_picture(content, shrink)
+            image, size = self._decode(row, shrink), self.sizes[row].tolist()
         scale = image.height / size[0], image.width / size[1]
         return [
             np.stack([self._crop(image, box, scale, side).transpose(2, 0, 1) for box in boxes])
             for side, boxes in groups
         ]
+
+    def _decode(self, row: int, shrink: float) -> Image.Image:
+        stamp = self.files.stamp(row) if self.cache is not None else None
+        if self.cache is None or stamp is None:
+            return decode_picture(self.files.content(row), shrink)
+        return self.cache.decoded(
+            stamp, self.sizes[row].tolist(), shrink, lambda: decode_picture(self.files.content(row), shrink)
+        )
 
     def _crop(self, image: Image.Image, box: list[int], scale: tuple[float, float], side: int) -> np.ndarray:
         y0, x0 = box[0] * scale[0], box[1] * scale[1]
@@ -212,8 +237,8 @@ class PictureCrops(Dataset):
 class ArrayCrops(PictureCrops):
     """The same of images of other channels or types of values, channel by channel, as floats."""
 
-    def _crops(self, content: Path | bytes, size: list[int], shrink: float, groups: Boxes) -> list[np.ndarray]:
-        pixels = read_pixels(content, self.pixels)
+    def _crops(self, row: int, shrink: float, groups: Boxes) -> list[np.ndarray]:
+        pixels = read_pixels(self.files.content(row), self.pixels)
         channels = [Image.fromarray(np.ascontiguousarray(c, np.float32)) for c in np.moveaxis(pixels, 2, 0)]
         crops = [
             np.stack([[self._crop(channel, box, (1.0, 1.0), side) for channel in channels] for box in boxes])

@@ -68,6 +68,10 @@ class HubFiles:
             raise OSError("it holds no image")
         return read_bytes(Path(image["path"]))
 
+    def stamp(self, row: int) -> str:
+        """Its place and checksum."""
+        return f"{self.path(row)} {self.crcs[row]}"
+
     def records(self) -> Iterator[bytes]:
         """Of each file, its place and checksum."""
         for (split, place), crc in zip(self.rows.tolist(), self.crcs.tolist(), strict=True):

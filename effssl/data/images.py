@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,13 @@ class Crops:
     groups: dict[str, Tensor]  # N×C×(V·side)×side of the N readable images, in [0, 1], on the device
 
 
+class DecodedStore(Protocol):
+    """Where decoded files are kept (effssl/data/cache.py); worker processes get a copy."""
+
+    def decoded(self, stamp: str, size: Sequence[int], shrink: float, decode: Callable[[], Image.Image]) -> Image.Image:
+        """The image that `decode()` returns for a file of this stamp, height and width, kept from then on."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How images are read: to which device, by which filter, with how many decoding processes, as which pixels."""
@@ -58,6 +65,7 @@ class Reading:
     workers: int = -1  # processes that decode files; -1 is one per core
     pixels: PixelFormat | None = None  # what the reader takes; None is what the images are
     center: float = 0.0  # boxes are center squares of this share: of a JPEG decoded smaller, they are found anew
+    cache: DecodedStore | None = None  # where decoded files are kept
 
     def scaling(self, images: PixelFormat) -> tuple[float, float, int]:
         """The value that becomes 0, the factor that follows, and how often a channel is repeated."""

@@ -17,9 +17,12 @@ from effssl.augment.crop import boxes as crop_boxes
 from effssl.augment.crop import padded_boxes
 from effssl.augment.options import Augment, ViewGroup
 from effssl.augment.pipeline import ViewParameters, draw_parameters, photometric
-from effssl.data.decoding import worker_count
+from effssl.data.cache import DecodedFiles, ImageCache
+from effssl.data.decoding import MARGIN, worker_count
 from effssl.data.derived import add_derived
 from effssl.data.images import CropBoxes, CropRequest, Crops, Images, Reading
+from effssl.data.joined import JoinedImages, epoch_order, images_per_epoch
+from effssl.data.parts import EncodedImages
 from effssl.data.saliency import SaliencyMaps
 from effssl.data.views import Views
 from effssl.runtime.errors import RequestError
@@ -86,7 +89,8 @@ class ViewLoader:
         """`side(step)` is the side in pixels of all groups of size 1; without it, they have the image size."""
         self.images, self.spec, self.batching, self.device, self.side = images, spec, batching, device, side
         self.workers = worker_count(batching.workers)
-        full, rest = divmod(len(images), batching.size)
+        self.cache: ImageCache | None = None  # where decoded files are kept
+        full, rest = divmod(images_per_epoch(images), batching.size)
         self.steps = full + (1 if rest and batching.keep_partial else 0)
         if spec.augment.pad and not images.in_memory:
             raise RequestError("augment.pad is for small images of one size; photographs take resized crops")
@@ -105,7 +109,7 @@ class ViewLoader:
 
     def order(self, epoch: int) -> Tensor:
         """The images of an epoch, shuffled."""
-        return torch.randperm(len(self.images), generator=generator(self.batching.seed, "order", epoch))
+        return epoch_order(self.images, generator(self.batching.seed, "order", epoch))
 
     def sides(self, step: int) -> dict[str, int]:
         """Side in pixels of the views of each group at a step."""
@@ -114,11 +118,23 @@ class ViewLoader:
         sides = {name: growing if g.size == 1 else g.side(size) for name, g in self.spec.groups.items()}
         return sides | ({CLEAN: size} if self.spec.clean else {})
 
+    def decoded_files(self) -> list[DecodedFiles]:
+        """The files that every epoch decodes, and how small their crops are."""
+        size, height_width = self.spec.image_size, self.images.sizes.double()
+        shrink = torch.zeros(len(self.images), dtype=torch.float64)
+        for name, augment in self.augments.items():
+            group = self.spec.groups.get(name)
+            side = group.side(size) if group else size
+            narrow = augment.scale[0] * min(augment.ratio[0], 1 / augment.ratio[1])
+            boxes = (height_width.prod(1) * narrow).sqrt().clamp(min=1)
+            shrink = torch.maximum(shrink, MARGIN * side / torch.minimum(boxes, height_width.min(1).values))
+        return files_of(self.images, shrink)
+
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
         """The batches of an epoch from its `first`-th step on."""
         to_request, to_finish = itertools.tee(self._plan(epoch, first))  # images are read some steps ahead
         augment = self.spec.augment
-        reading = Reading(self.device, augment.filter, self.workers, augment.pixels)
+        reading = Reading(self.device, augment.filter, self.workers, augment.pixels, cache=self.cache)
         crops = self.images.crops(map(self._request, to_request), reading)
         for step, of_step in zip(to_finish, crops, strict=True):
             yield self._finish(step, of_step)
@@ -195,6 +211,17 @@ class ViewLoader:
         clean = pixels.pop(CLEAN)[0] if self.spec.clean else None
         views = Views(index, pixels, {}, clean, self.batching.seed, step.number, self.batching.size, self.batching.rows)
         return add_derived(views, self.spec.groups, self.sides(step.number))
+
+
+def files_of(images: Images, shrink: Tensor) -> list[DecodedFiles]:
+    """The files that images are decoded from, those of several sets one after another; shrink: N."""
+    if isinstance(images, JoinedImages):
+        mine = [images.part_of == number for number in range(len(images.parts))]
+        parts = zip(images.parts, mine, strict=True)
+        return [one for part, rows in parts for one in files_of(part.select(images.row_of[rows]), shrink[rows])]
+    if isinstance(images, EncodedImages) and images.pixel_format.is_picture:
+        return [DecodedFiles(images.files(), images.sizes, shrink)]
+    return []
 
 
 def _fill(rows: Tensor, crops: Crops) -> tuple[Tensor, Crops]:

@@ -29,6 +29,7 @@ from effssl.data.hub import is_hub
 from effssl.data.pack import FORMAT, FORMAT_OF_PIXELS, check_pack, is_pack
 from effssl.data.parts import EncodedImages
 from effssl.data.sources import find_source, open_data
+from effssl.data.video import is_video
 from effssl.data.webdataset import is_shards
 from effssl.runtime.append_store import AppendStore, claim_folder
 from effssl.runtime.errors import RequestError, RunFailed
@@ -68,7 +69,7 @@ def pack(
     source = find_source(str(folder))
     if source is None or not source.encoded:
         raise RequestError(f"{folder} is not a folder of images")
-    if out is None and not root.exists() and (is_shards(str(folder)) or is_hub(str(folder))):
+    if out is None and not root.exists() and any(one(str(folder)) for one in (is_shards, is_hub, is_video)):
         raise RequestError(f"--out is needed: a folder for the pack of {folder}")
     if short_side < 0:
         raise RequestError(f"short_side is {short_side}; it must be at least 0")

@@ -14,13 +14,19 @@ from effssl.data.dataset import Data
 from effssl.data.digits import open_digits
 from effssl.data.folder import is_folder, open_folder
 from effssl.data.hub import PREFIX, is_hub, open_hub
+from effssl.data.joined import join
 from effssl.data.pack import is_pack, open_pack
 from effssl.data.table import is_table, open_table
+from effssl.data.video import is_video, open_video
 from effssl.data.webdataset import is_shards, open_shards
 from effssl.runtime.errors import RequestError, did_you_mean
+from effssl.several import WeightedSet, join_sets, split_sets
 
 NAMED = ("cifar10", "cifar100", "digits")
-FILES = "a pack, a table (.csv, .parquet), an archive (.zip, .tar), WebDataset shards, hf:<folder> or a .npy/.npz file"
+FILES = (
+    "a pack, a table (.csv, .parquet), an archive (.zip, .tar), WebDataset shards, a video, hf:<folder> or a .npy/.npz "
+    "file"
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ SOURCES = (  # the first one that accepts a value opens it
     Source(is_array_file, open_arrays),
     Source(is_pack, open_pack),
     Source(is_table, open_table, encoded=True),
+    Source(is_video, open_video, encoded=True),
     Source(is_shards, open_shards, encoded=True),
     Source(is_archive, open_archive, encoded=True),
     Source(is_folder, open_folder, by_class=True, encoded=True),
@@ -48,6 +55,9 @@ SOURCES = (  # the first one that accepts a value opens it
 
 def absolute(spec: str) -> str:
     """A value of --data that means the same from every working folder."""
+    sets = split_sets(spec)
+    if len(sets) > 1:
+        return join_sets(WeightedSet(absolute(one.spec), one.weight) for one in sets)
     if spec in NAMED:
         return spec
     prefix = PREFIX if is_hub(spec) else ""
@@ -62,12 +72,25 @@ def find_source(spec: str) -> Source | None:
 
 
 def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "") -> Data:
-    """Open a data set by name or path: its training images, its test images if it has any.
+    """Open a data set by name or path, or several as "photos + 2*scans": training images, and test images if any.
 
     >>> data = open_data("digits")
     >>> len(data.train), len(data.test), data.train.classes[3]
     (1437, 360, '3')
     """
+    sets = split_sets(spec)
+    if len(sets) > 1:
+        data = join(
+            [_open_one(one.spec, labels, classes) for one in sets],
+            [absolute(one.spec) for one in sets],
+            [one.weight for one in sets],
+        )
+    else:
+        data = _open_one(spec, labels, classes)
+    return data.with_subset(subset) if subset else data
+
+
+def _open_one(spec: str, labels: str, classes: str) -> Data:
     if not spec:
         raise RequestError(f"--data is needed: {', '.join(NAMED)}, a folder of images, {FILES}")
     source = find_source(spec)
@@ -78,5 +101,4 @@ def open_data(spec: str, labels: str = "auto", subset: int = 0, classes: str = "
         raise RequestError(f"no data set or folder named {spec!r}{hint}; known sets: {', '.join(NAMED)}")
     if classes and not source.by_class:
         raise RequestError(f"--classes selects sub-folders; {spec} is not a folder")
-    data = source.open(spec, labels, classes) if source.by_class else source.open(spec, labels)
-    return data.with_subset(subset) if subset else data
+    return source.open(spec, labels, classes) if source.by_class else source.open(spec, labels)

@@ -9,6 +9,7 @@ from typing import Any
 from effssl.objectives.options import base_term
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.schema import read_yaml
+from effssl.several import split_sets
 
 FOLDER = Path(__file__).parent
 DOCUMENT_KEYS = ("cost", "score")
@@ -71,7 +72,8 @@ def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
 
 def is_small(data: str) -> bool:
     """Whether a data set holds small images of one size, by its name."""
-    return data in (*NAMED_SETS, "digits") or data.endswith((".npy", ".npz"))
+    sets = [one.spec for one in split_sets(data)]
+    return all(name in (*NAMED_SETS, "digits") or name.endswith((".npy", ".npz")) for name in sets)
 
 
 def published_form(name: str) -> str:

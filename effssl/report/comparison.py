@@ -10,6 +10,7 @@ from effssl.config import MACHINE_FIELDS
 from effssl.report.summary import summarize
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
+from effssl.runtime.private_paths import short_names
 
 MOST = 12  # runs that a chart can show distinctly
 
@@ -39,19 +40,6 @@ def compare(runs: Sequence[RunFolder]) -> dict[str, Any]:
         "same": len([1 for _, values in configs if len(set(values)) == 1]),
         "notes": [f"{found['name']} is not finished." for found in each if not found["finished"]],
     }
-
-
-def short_names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of each path, as many as distinguish different ones.
-
-    >>> short_names([Path("/a/seed-0/run"), Path("/a/seed-1/run"), Path("/a/seed-1/run")])
-    ['seed-0/run', 'seed-1/run', 'seed-1/run']
-    """
-    names, parts = [folder.name for folder in folders], 1
-    while len(set(names)) < len(set(folders)):
-        parts += 1
-        names = ["/".join(folder.parts[-parts:]) for folder in folders]
-    return names
 
 
 def _cells(each: list[dict[str, Any]], name: str) -> list[dict[str, Any] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,14 @@ def strip_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> strip_values({"data": "/some/place/my pets", "epochs": 5})
     {'data': 'my pets', 'epochs': 5}
+    >>> strip_values({"data": "/some/place/my pets + 2*/another/cats"})
+    {'data': 'my pets + cats'}
     """
-    return {key: Path(value).name if isinstance(value, str) else value for key, value in values.items()}
+    return {key: _names(value) if isinstance(value, str) else value for key, value in values.items()}
+
+
+def _names(value: str) -> str:
+    return " + ".join(Path(part).name for part in value.split(" + "))
 
 
 def strip_score_name(name: str) -> str:
@@ -59,3 +65,16 @@ def strip_message(text: str, paths: Iterable[Path]) -> str:
     for parent in sorted(parents, key=len, reverse=True):
         text = re.sub(rf"(?<![\w/]){re.escape(parent)}", "", text)
     return text
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of each path, as many as distinguish different ones.
+
+    >>> short_names([Path("/a/seed-0/run"), Path("/a/seed-1/run"), Path("/a/seed-1/run")])
+    ['seed-0/run', 'seed-1/run', 'seed-1/run']
+    """
+    names, parts = [folder.name for folder in folders], 1
+    while len(set(names)) < len(set(folders)):
+        parts += 1
+        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+    return names

@@ -13,6 +13,7 @@ from effssl.augment.options import Augment, ViewGroup
 from effssl.config import Config
 from effssl.data import Data
 from effssl.data.images import Images
+from effssl.data.joined import images_per_epoch
 from effssl.data.loader import Batching, ViewLoader, ViewSpec
 from effssl.data.sample import sampler
 from effssl.network.encoders import Encoder, build_encoder, refused
@@ -56,7 +57,7 @@ def build_objective(
         seed=config.seed,
         image_size=config.image_size,
         batch_size=config.batch_size,
-        steps_per_epoch=Clock.of(config, len(data.train) if data else config.batch_size).steps_per_epoch,
+        steps_per_epoch=Clock.of(config, images_per_epoch(data.train) if data else config.batch_size).steps_per_epoch,
         labels=data.train.labels if data else None,
         classes=len(data.train.classes) if data else 0,
         sample=sampler(data.train, config.image_size, config.augment, config.seed) if data else None,

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from effssl.data import Data, open_data
+from effssl.data.joined import images_per_epoch
 from effssl.data.loader import ViewLoader
 from effssl.network.encoders import Encoder, feature_size
 from effssl.objectives.objective import Objective
@@ -74,7 +75,8 @@ def view_loader(objective: Objective, data: str | Data) -> ViewLoader:
     """
     config = objective.config
     opened = open_data(data, config.labels, config.subset, config.classes) if isinstance(data, str) else data
-    if len(opened.train) < config.batch_size:
-        raise RequestError(f"a batch of {config.batch_size} is larger than the set of {len(opened.train)} images")
-    clock = Clock.of(config, len(opened.train))
+    count = images_per_epoch(opened.train)
+    if count < config.batch_size:
+        raise RequestError(f"a batch of {config.batch_size} is larger than the set of {count} images")
+    clock = Clock.of(config, count)
     return build_loader(objective, opened.train, next(objective.parameters()).device, clock)

@@ -14,8 +14,10 @@ import torch
 
 from effssl.config import differences
 from effssl.data import Data, open_data
+from effssl.data.cache import open_cache
 from effssl.data.folder import FolderImages, as_listed, write_list
 from effssl.data.hub import PREFIX
+from effssl.data.joined import images_per_epoch
 from effssl.data.sources import absolute
 from effssl.network.options import patch_filters
 from effssl.network.start import StartingWeights
@@ -38,6 +40,7 @@ from effssl.runtime.memory import keep_freed_memory
 from effssl.runtime.processor import avoid_broken_amx, relative_speed
 from effssl.runtime.signals import Stop, catch_signals
 from effssl.schema import merge, read_yaml
+from effssl.several import split_sets
 from effssl.training.budget import Budget, keep_earlier_choices
 from effssl.training.fit_pixels import fit_pixels
 from effssl.training.journal import Journal
@@ -99,6 +102,8 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
         trainer = Trainer(plan, data, device)  # what cannot be built is refused before a folder is created
         if trainer.objective.start_note:
             plan = dataclasses.replace(plan, notes=[*plan.notes, trainer.objective.start_note])
+        files = trainer.loader.decoded_files()
+        trainer.loader.cache = open_cache(plan.config.cache, files, plan.config.epochs, journal.say)
         run = create_run(claim, plan, data, journal)
         train_run(trainer, run, journal, stop, budget)
     return run, data
@@ -208,10 +213,11 @@ def fit_to_data(plan: Plan, data: Data, before: RunFolder | None = None) -> Plan
         config = dataclasses.replace(config, image_size=size)
     if len(images) < 2:
         raise RequestError(f"{data.name} has one image; training needs at least two, and many more to learn from")
-    if config.batch_size > len(images):
+    count = images_per_epoch(images)
+    if config.batch_size > count:
         raise RequestError(
-            f"batch size {config.batch_size} is larger than the set of {len(images)} images; "
-            f"use --batch-size {max(2, len(images) // 4)}, for example"
+            f"batch size {config.batch_size} is larger than the set of {count} images; "
+            f"use --batch-size {max(2, count // 4)}, for example"
         )
     return fit_pixels(dataclasses.replace(plan, config=config), images, before)
 
@@ -246,9 +252,8 @@ def claim_folder(request: Request, plan: Plan) -> ClaimedFolder:
 
 def default_folder(plan: Plan) -> Path:
     """runs/<data>-<terms>-<seed>."""
-    name = (
-        re.sub(r"[{*?:].*", "", Path(plan.config.data.removeprefix(PREFIX)).stem).rstrip("-_. ") or "images"
-    )  # no pattern, no split
+    names = [Path(one.spec.removeprefix(PREFIX)).stem for one in split_sets(plan.config.data)]
+    name = "-".join(re.sub(r"[{*?:].*", "", name).rstrip("-_. ") or "images" for name in names)  # no pattern, no split
     what = plan.config.encoder if is_computed(plan) else "+".join(plan.weights)
     return Path("runs") / f"{name}-{what}-{plan.config.seed}"
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from effssl.data import Data
+from effssl.data.joined import images_per_epoch
 from effssl.data.views import Views
 from effssl.objectives.objective import Objective
 from effssl.recipes.resolve import Plan
@@ -95,7 +96,7 @@ class Trainer:
             self.parallel = in_parallel(self.objective)
         self.optimizer = build_optimizer(config.optimizer, self.objective, config.lr)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self.clock = Clock.of(config, len(data.train))
+        self.clock = Clock.of(config, images_per_epoch(data.train))
         if not trainable(self.objective):  # an encoder that is computed, not trained
             self.clock.set_total_steps(0)
         self.loader = build_loader(self.objective, data.train, device, self.clock)
