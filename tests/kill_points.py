@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import effssl.report.embedding
+import effssl.report.replay
+import effssl.training.pretraining  # noqa: F401  here once, and not in each copy of this process
 from effssl.cli import main
 
 CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "fcntl.flock"}
