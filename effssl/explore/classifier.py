@@ -13,7 +13,7 @@ from torch import Tensor
 from effssl.explore.similarity import normalized
 from effssl.explore.tuning import NAME, Tuner
 from effssl.features.classifier import Classifier, ExpectedAccuracy
-from effssl.features.heads import CANDIDATES
+from effssl.features.heads import CANDIDATES, Head
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.progress import progress_bar
 from effssl.runtime.randomness import generator
@@ -45,8 +45,11 @@ def train_classifier(
     of_kind = {kinds[i]: i for i in reversed(order)}  # the best of each kind
     best = order[0]
     compared = {names[i]: 100 * float(score[i]) for i in sorted(of_kind.values(), key=order.index)}
-    tuned, head = None, CANDIDATES[best].fit(x, y, len(classes)) if best < len(CANDIDATES) else None
-    if head is None:
+    tuned: LoadedEncoder | None = None
+    head: Head
+    if best < len(CANDIDATES):
+        head = CANDIDATES[best].fit(x, y, len(classes))
+    else:
         assert tuner is not None
         tuned, head = tuner.fit(torch.arange(len(y)), y, len(classes))
     expected = _expected(right, y, compared)

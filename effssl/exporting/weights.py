@@ -100,8 +100,9 @@ def timm(source: Source, file: str) -> ExportedFile:
 def safetensors(source: Source, file: str) -> ExportedFile:
     """Weights and preprocessing, as `effssl.load` reads them."""
     loaded, channels = source.loaded, source.loaded.pixels.channels
+    pixels: list[str] = []
     if loaded.pixels.is_picture:
-        of, pixels, features = "uint8 or float in [0, 1]", [], ["features = model.embed([image])"]
+        of, features = "uint8 or float in [0, 1]", ["features = model.embed([image])"]
     else:
         of = f"{loaded.pixels}, or float in [0, 1]"
         pixels = ["import torch", f"images = torch.zeros(1, {channels}, 64, 64)  # your images, of any size"]
