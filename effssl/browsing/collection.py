@@ -10,7 +10,7 @@ from effssl.browsing.analysis import analyze
 from effssl.browsing.page import analysis_values, image_values, render_browse, with_thumbnails
 from effssl.browsing.pictures import Pictures
 from effssl.browsing.tags import read_tags
-from effssl.browsing.views import ViewOptions
+from effssl.browsing.views import MOST, ViewOptions
 from effssl.explore.embedding import FeaturesLike, embed, load_embedding
 from effssl.explore.encoder import EncoderLike, FeatureOptions, encoder_digest, open_encoder, own_data
 from effssl.explore.feature_files import Embedding
@@ -19,8 +19,6 @@ from effssl.explore.labels import Names
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.device import pick_device
 from effssl.runtime.errors import RequestError
-
-MOST = 50_000  # images of a page
 
 
 @dataclass(frozen=True)

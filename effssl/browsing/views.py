@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from effssl.runtime.errors import RequestError
 
+MOST = 50_000  # images of a page
+
 
 @dataclass(frozen=True)
 class ViewOptions:
@@ -19,8 +21,8 @@ class ViewOptions:
         if not 0 < self.threshold <= 1:
             raise RequestError(f"threshold is {self.threshold}; it must be above 0 and at most 1")
         for name in ("size", "top"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            if not 1 <= getattr(self, name) <= MOST:
+                raise RequestError(f"{name} is {getattr(self, name)}; it must be between 1 and {MOST}")
 
 
 @dataclass(frozen=True)
