@@ -69,6 +69,7 @@ def test_a_process_that_is_bound_to_a_core_uses_one() -> None:
     assert found.stdout.strip() == "1"
 
 
+@pytest.mark.long
 def test_torch_has_no_more_threads_and_more_workers_than_cores_are_no_warning(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for i in range(4):
