@@ -7,16 +7,29 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PAIR := $(shell sed -nE 's/^(torch|torchvision)==([0-9.]+)$$/\1==\2+cpu/p' constraints.txt)
 
 .PHONY: demo test lint docs chaos bench clean
 .DEFAULT_GOAL := test
 
-.venv/.ready: pyproject.toml constraints.txt
+# What a user needs. Without a GPU the CPU build of PyTorch is tried first, where pip's index has one: it is a fraction
+# of the size. pip shows its progress.
+.venv/.user: pyproject.toml constraints.txt
+	@echo "set-up 1/3: a virtual environment in .venv"
 	test -d .venv || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "set-up 2/3: PyTorch, which takes most of the time and the disk"
+	@command -v nvidia-smi >/dev/null || $(PIP) $(PAIR) 2>/dev/null || echo "no CPU build of $(PAIR) here: the usual one works, too"
+	@echo "set-up 3/3: effssl and what it needs"
+	$(PIP) -e .
+	touch .venv/.user
+
+# What its developers need beside that.
+.venv/.ready: .venv/.user
+	$(PIP) --quiet -e ".[dev]"
 	touch .venv/.ready
 
-demo: .venv/.ready
+demo: .venv/.user
 	$(BIN)/python -m effssl.studies.demo
 
 test: .venv/.ready
@@ -37,7 +50,7 @@ chaos: .venv/.ready
 	$(BIN)/python -m tests.chaos
 
 .venv/.peers: .venv/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,bench]"
+	$(PIP) --quiet -e ".[dev,bench]"
 	touch .venv/.peers
 
 bench: .venv/.peers

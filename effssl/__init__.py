@@ -1,6 +1,6 @@
 """effssl: efficient self-supervised learning of visual representations.
 
-    run = effssl.pretrain("cifar10", "byol+rotation", epochs=20, out="runs/first")
+    run = effssl.pretrain("cifar10", "simclr+rotation", epochs=20, out="runs/first")
     run.knn(), run.linear()
     encoder = effssl.load("runs/first")
     features = encoder(images)

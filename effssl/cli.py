@@ -66,9 +66,9 @@ usage: effssl VERB [options]      (effssl VERB --help shows its options)
 {verbs}
 
 first steps:
-  effssl pretrain --data cifar10 --objective byol+rotation --out runs/first
-  effssl eval knn runs/first
-  effssl pretrain --data path/to/photos --objective simsiam+rotation
+  effssl pretrain --data path/to/photos --budget 5m --out runs/photos
+  effssl duplicates runs/photos
+  effssl neighbors runs/photos --query IMAGE
 """
 
 

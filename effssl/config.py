@@ -92,7 +92,7 @@ class Config:
     """cifar10, cifar100, digits, a folder, table (.csv) or archive (.zip, .tar) of images, or a .npy/.npz file;
     given several times, several sets, each perhaps with a weight: --data photos --data "2*scans" """
     objective: str = DEFAULT_OBJECTIVE
-    """a weighted sum of terms, e.g. byol+rotation or "simsiam + 0.2*rotation" """
+    """a weighted sum of terms, e.g. simclr+rotation or "simsiam + 0.2*rotation" """
     encoder: str = "small"
     """small, tiny, small-32 (wider), resnet18, resnet50, any torchvision classifier, timm:<name>, or patches"""
     start_from: str = ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from effssl.loading import load, load_run_classifier, load_run_encoder, open_run_data
 from effssl.run import RunFolder
 from effssl.runtime.files import check_writable, resolve_path
+from effssl.runtime.progress import say
 from effssl.several import join_sets
 
 if TYPE_CHECKING:
@@ -48,6 +49,21 @@ class Run(RunFolder):
     def classifier(self) -> nn.Linear:
         """The linear classifier that a term of the objective trained on the encoder's features."""
         return load_run_classifier(self)
+
+    def starting_weights(self) -> LoadedEncoder | None:
+        """The encoder that the run started from, with its own preprocessing; None if that was random or is gone."""
+        from effssl.network.loaded import is_encoder_file
+
+        config = self.config
+        name = config.start_from.removeprefix("torchvision:")
+        if not name:
+            return None
+        path = Path(name)
+        if path.is_absolute() and not path.exists():
+            say(f"the starting weights {name} are not there any more, and are left out")
+            return None
+        alone = path.is_file() and not is_encoder_file(path)
+        return load(name, encoder=config.encoder if alone else "").without_whitening()
 
     def extend(self, epochs: int, quiet: bool = False, report: bool = True) -> Run:
         """Train the finished run longer, up to so many epochs in all, with a warm restart of its schedule."""
@@ -92,7 +108,7 @@ class Run(RunFolder):
         baselines: bool = False,
         **settings: Any,
     ) -> tuple[Score, dict[str, Score]]:
-        """As `evaluate`, with the scores of the untrained network, of k-means patches and of pixels, if asked for."""
+        """As `evaluate`, with the scores of what costs nothing and of the starting weights, if asked for."""
         from effssl.evaluation import check_baselines, evaluate, evaluate_baselines, find_protocol, open_source
         from effssl.report import refresh
         from effssl.runtime.device import pick_device
@@ -117,6 +133,8 @@ class Run(RunFolder):
         score = evaluate(what, encoder, source, **settings)
         self.add_result(score_name(what, changed, data, classes), score.record())
         others = evaluate_baselines(what, encoder, source, **settings) if baselines else {}
+        if baselines and (start := self.starting_weights()) is not None:
+            others["starting weights"] = evaluate(what, start.to(encoder.device), source, **settings)
         for name, found in others.items():
             self.add_result(score_name(f"{what} of {name}", changed, data, classes), found.record())
         with self.results_locked():  # of two processes, the later one refreshes the report with both scores
@@ -148,7 +166,7 @@ def pretrain(
     """Pretrain an encoder and return its run.
 
     Settings are the fields of `effssl.config.Config`; those of a term come as a mapping:
-    `pretrain("cifar10", "byol+rotation", epochs=20, rotation={"weight": 0.4})`. Several data sets come as a list, each
+    `pretrain("cifar10", "simclr+rotation", epochs=20, rotation={"weight": 0.4})`. Several data sets come as a list, each
     perhaps with a weight: `pretrain(["photos", "2*scans"])`. A finished run gets its `report.html` unless `report` is
     False; `log="csv,wandb"` also gives its lines to trackers: csv, tensorboard, wandb, mlflow.
     """

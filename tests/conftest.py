@@ -24,6 +24,11 @@ from tests.pages import browser, visit  # noqa: F401  fixtures
 torch.set_num_threads(1)  # two test processes share two cores
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A flag that writes what docs show anew."""
+    parser.addoption("--write-samples", action="store_true", help="write the samples of docs as commands print them")
+
+
 @pytest.fixture(scope="session")
 def photos() -> Tensor:
     """64 tiles of 96×96 from two photographs, uint8."""

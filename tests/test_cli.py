@@ -77,6 +77,8 @@ def test_without_labels_the_next_step_needs_none(
     )
     said = capsys.readouterr().out
     assert "next: open 'my run/report.html', or effssl outliers" in said
+    assert ": agreement of neighbors " in said  # beside what costs nothing, with a verdict
+    assert "raw pixels" in said
     main(shlex.split(said)[shlex.split(said).index("effssl") + 1 :])  # as it is told
     assert capsys.readouterr().out.startswith("outliers")
 

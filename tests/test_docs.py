@@ -9,9 +9,13 @@ tensorboard is a command. It is run here, or a comment before its block says why
 from __future__ import annotations
 
 import importlib
+import itertools
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +41,12 @@ PAGES = [
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.parent != ROOT / "docs/results"),
 ]
 COMMAND = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*(effssl|torchrun|make|python3?|srun|pip|tensorboard)\s")
+SAMPLE = "<!-- sample of the command above -->"
+NUMBER = re.compile(r"[-+−]?\d[\d.,:]*( h)?")
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 # What a snippet needs to be quick; everything else is run as it is written.
 QUICK = ["--epochs", "1", "--batch-size", "8"]
-SMALLER = {"E06": "E16"}  # a study with 2 arms in place of one with 18
+SMALLER = {"E06": "E16", "100": "5"}  # a study with 2 arms in place of one with 18; a subset of the ten photographs
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ def desk_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(desk / "path/to/bands.npz", images=bands)
     write_film(desk / "path/to/film.mp4", photo)
     save_for_hub(desk / "path/to/saved", photo)
+    shutil.copy(desk / "path/to/photos/3.jpg", desk / "cat.jpg")
     photo.save(desk / "a.jpg")
     photo.rotate(90).save(desk / "b.jpg")
     for part in ("train", "test"):
@@ -229,6 +236,77 @@ def test_commands(page: Path, desk: Path, trained: Path) -> None:
         carry_out(command)
     must = ("README.md", *(f"docs/{stem}.md" for stem in ("images", "terms", "evaluation", "explore")))
     assert found or name(page) not in must
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Output that a page shows, and the command before it."""
+
+    command: str
+    text: str
+
+
+def samples(page: Path) -> list[Sample]:
+    """The marked samples of a page."""
+    found = []
+    for before, after in itertools.pairwise(page.read_text(encoding="utf-8").split(SAMPLE)):
+        command = [command for block in blocks(before) for command in block.commands][-1]
+        found.append(Sample(command, after.lstrip().removeprefix("```text\n").partition("```")[0]))
+    return found
+
+
+def shape(line: str) -> str:
+    """A line without its numbers, and without a verdict, which short runs may not share."""
+    return NUMBER.sub("#", line.partition("  | ")[0].partition("   ")[0]).strip()
+
+
+SAMPLED = [page for page in PAGES if samples(page)]
+
+
+@pytest.mark.parametrize("page", SAMPLED, ids=name)
+def test_samples_have_the_shape_of_what_is_printed(
+    page: Path, desk: Path, trained: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command, shortened: a line of the page that no longer looks like a printed one is stale."""
+    monkeypatch.setenv("EFFSSL_REPORT", "on")
+    for sample in samples(page):
+        carry_out(sample.command)
+        printed = {shape(line) for text in capsys.readouterr() for line in text.splitlines()}
+        stale = [line for line in sample.text.splitlines() if shape(line) not in printed]
+        assert not stale, f"{name(page)}; write it anew: python -m pytest -m long tests/test_docs.py --write-samples"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", SAMPLED, ids=name)
+def test_samples_are_what_is_printed(
+    page: Path, in_tmp: Path, capsys: pytest.CaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    """The whole command gives the same words; with --write-samples the page gets what it prints now."""
+    writes = request.config.getoption("--write-samples")
+    text = page.read_text(encoding="utf-8")
+    for sample in samples(page):
+        args = shlex.split(sample.command)[1:]
+        done = subprocess.run(
+            [sys.executable, "-m", "effssl", *args],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "EFFSSL_REPORT": "on"},
+        )
+        lines = (done.stderr + done.stdout).splitlines()
+        epochs = [line for line in lines if line.startswith("epoch")]
+        # Of the epochs those with a verdict: the first, the one in the middle and the last.
+        judged = [line for line in epochs if "  | " in line]
+        shown = {judged[0], judged[(len(judged) - 1) // 2], judged[-1]}
+        new = "".join(f"{line}\n" for line in lines if line not in epochs or line in shown)
+        if writes:
+            text = text.replace(sample.text, new)
+        else:
+            assert [NUMBER.sub("#", line) for line in sample.text.splitlines()] == [
+                NUMBER.sub("#", line) for line in new.splitlines()
+            ]
+    if writes:
+        page.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -6,7 +6,7 @@ packs and encoder files. Everything that depends on it asks here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from effssl.runtime.errors import RequestError
@@ -78,3 +78,11 @@ class PixelFormat:
 
 PICTURES = PixelFormat()
 """RGB of 8 bits."""
+
+
+def stored_format(pixels: PixelFormat) -> PixelFormat:
+    """How crops of such pixels are stored: those of pictures as pictures, others as floats."""
+    if pixels.is_picture:
+        return pixels
+    limits = pixels.range if pixels.depth == "float32" else LIMITS["float32"]
+    return replace(pixels, depth="float32", range=limits)

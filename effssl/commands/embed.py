@@ -26,12 +26,12 @@ def embed_(args: list[str]) -> None:
     if not options.out:
         raise RequestError("which file to write? --out features.parquet, .npz or .csv")
     if not options.run:
-        raise RequestError("which encoder? effssl embed RUN --data FOLDER --out FILE")
+        raise RequestError("which encoder? effssl embed RUN --out FILE")
     from effssl.explore.embedding import embed_file
 
     try:
         path, metadata, count = embed_file(
-            options.run, options.data, options.out, overwrite=options.overwrite, **options.feature_options()
+            options.run, options.data or None, options.out, overwrite=options.overwrite, **options.feature_options()
         )
     except KeyboardInterrupt:
         raise Stopped("stopped; the same command resumes") from None

@@ -36,7 +36,7 @@ class EvaluationTarget(EncoderSource):
     whiten: Literal["on", "off"] = "on"
     """off evaluates h itself where an encoder's features are whitened"""
     baselines: bool = False
-    """also evaluate what costs nothing: the untrained network, k-means patches, and pixels"""
+    """also evaluate what costs nothing: the untrained network, k-means patches, pixels; and the starting weights"""
     out: str = ""
     """also write the score to this JSON file"""
 
@@ -86,6 +86,8 @@ def evaluate_(what: str, run: str, args: list[str]) -> None:
     print_score(score, f"{what} of {run} on {score.source['data']}")
     if baselines:
         print_baselines({run: score, **baselines})
+    else:
+        print_standing(run)
 
 
 def _scores_of(
@@ -128,6 +130,19 @@ def check_score_file(path: Path) -> None:
         raise RequestError(f"{path} exists and is not a score; choose another --out")
 
 
+def print_standing(run: str) -> None:
+    """How a run compared with what costs nothing while it was trained, which takes no time to say."""
+    from effssl.report.standing import standing
+    from effssl.verbs import Run
+
+    if not Path(run).expanduser().is_dir():
+        return
+    folder = Run(Path(run).expanduser())
+    found = standing(folder.metrics(), folder.config.start_from)
+    if found is not None:
+        print(f"on its own images while it was trained: {found.text}; --baselines measures the others here, too")
+
+
 def print_baselines(scores: dict[str, Score]) -> None:
     """The scores of an encoder and of what costs nothing, side by side, with all that was measured in percent."""
     from effssl.runtime.progress import table
@@ -152,7 +167,10 @@ def print_score(score: Score, title: str) -> None:
             rows += [(f"{key} {name}".replace("_", " "), f"{part:.2f} %") for name, part in value.items()]
         else:
             rows.append((key.replace("_", " "), f"{value:.2f} %"))
-    plain = {key: value for key, value in score.constants.items() if not isinstance(value, dict)}
+    if "chance" in score.constants:
+        rows.append(("chance", f"{score.constants['chance']:.2f} %"))
+    left = {key: value for key, value in score.constants.items() if key != "chance"}
+    plain = {key: value for key, value in left.items() if not isinstance(value, dict)}
     rows += [
         (key.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
         for key, value in plain.items()

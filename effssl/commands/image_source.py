@@ -19,7 +19,8 @@ class ImageSource(EncoderSource):
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ""
     """run folder, weight file (.safetensors, .pt, .pth), torchvision model or timm:<name>"""
     data: str = ""
-    """folder of images, of any layout; or a pack, table, archive, array file, cifar10 …: train, then test images"""
+    """folder of images, of any layout; or a pack, table, archive, array file, cifar10 …: train, then test images; by
+    default the run's own"""
     labels: Literal["auto", "folders", "none"] = "auto"
     """sub-folders are labels: auto only in a train/–val/ or train/–test/ layout"""
     batch: int = 256
@@ -42,6 +43,12 @@ class ExploreOptions(ImageSource):
     """file of an earlier effssl embed, in place of RUN and --data"""
     out: str = ""
     """also write the table to this .csv or .json file, or to an .html page that shows the images"""
+
+    def images(self) -> str | None:
+        """Where the images are: in --data, or else in the run's own; None where only their features are given."""
+        from effssl.explore.encoder import own_data
+
+        return self.data or (None if self.features else own_data(self.run))
 
     def source(self) -> dict[str, Any]:
         """Where the features come from, as the functions of effssl.explore take it."""

@@ -70,9 +70,9 @@ def _page(rows: Sequence[Row], title: str, options: ExploreOptions) -> bytes:
     from effssl.browsing.page import table_page
     from effssl.explore.gallery import open_gallery
 
-    without_files = options.data and rows and not os.path.isfile(rows[0]["image"])
+    data = options.images() if rows and not os.path.isfile(rows[0]["image"]) else None
     view = type(options).__name__.removesuffix("Options").lower()
-    return table_page(rows, title, view, open_gallery(options.data, options.labels) if without_files else None)
+    return table_page(rows, title, view, open_gallery(data, options.labels) if data else None)
 
 
 def show_table(rows: Sequence[Row], title: str, without: str = "", out: str = "") -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Pretrain:
     """Train an encoder on images without labels.
 
-    The objective is a weighted sum of terms, e.g. byol+rotation or "simclr + 0.5*rotation". Settings that are not given
+    The objective is a weighted sum of terms, e.g. simclr+rotation or "byol + 0.5*rotation". Settings that are not given
     come from the recipe that fits the data, the objective and the machine. Options of a term are --TERM.OPTION.
     """
 
@@ -59,10 +59,20 @@ def pretrain_(args: list[str]) -> None:
     )
     run = carry_out(request)
     if not options.quiet and is_first_process():
-        print(f"done: {run.folder}   next: {_next_command(run, flags.get('data', run.config.data))}")
+        print("   ".join([f"done: {run.folder}", *_is_it_good(run), f"next: {_next_command(run)}"]))
 
 
-def _next_command(run: Run, data: str) -> str:
+def _is_it_good(run: Run) -> list[str]:
+    """The verdict of a run, and its features beside what costs nothing."""
+    from effssl.report.standing import standing
+
+    lines = run.metrics()
+    judged: dict[str, str] = next((line for line in reversed(lines) if "verdict" in line), {})
+    found = standing(lines, run.config.start_from)
+    return [f"{judged['verdict']}: {found.text}"] if judged and found is not None else []
+
+
+def _next_command(run: Run) -> str:
     """What to do with a finished run."""
     folder, report = shlex.quote(str(run.folder)), run.folder / "report.html"
     if (
@@ -70,4 +80,4 @@ def _next_command(run: Run, data: str) -> str:
     ):  # sub-folders alone hold no test images
         return f"effssl eval knn {folder}"
     read_report = f"open {shlex.quote(str(report))}, or " if report.is_file() else ""
-    return f"{read_report}effssl outliers {folder} --data {shlex.quote(data)}"
+    return f"{read_report}effssl outliers {folder}"

@@ -38,5 +38,5 @@ def subset_(args: list[str]) -> None:
     show_table(rows, title, out=options.out)
     write_table(options, rows, title, ["image", "distance", "label"])
     if folder is not None:
-        copy_images(chosen.names, folder, options.data or None)
+        copy_images(chosen.names, folder, options.images())
         print(f"copied: {len(rows)} images to {folder}")

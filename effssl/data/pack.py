@@ -2,7 +2,8 @@
 
 pixels.bin  the images one after another, each as height×channels×width; uint8, uint16 or float32
 index.npz   per image: where it begins, its size, checksum, label and name
-pack.json   what the pack is: its parts, classes, short side and, of other than pictures, pixels; a digest of the index
+pack.json   what the pack is: its parts, classes, short side and, of other than pictures, pixels; a digest of the index;
+            where the images were
 
 effssl/data/packing.py writes these files; this module reads them.
 """
@@ -53,7 +54,7 @@ class PackedImages:
     offsets: Tensor  # N int64: where each image begins
     sizes: Tensor  # N×2 int64: height, width
     digest: str  # of the pack's index
-    paths: list[Path]  # relative to the folder that was packed
+    paths: list[Path]  # of the files that were packed; relative to their folder where that is gone
     labels: Tensor | None = None
     classes: list[str] = field(default_factory=list)
     pixel_format: PixelFormat = PICTURES
@@ -136,7 +137,7 @@ def open_pack(spec: str | Path, labels: str = "auto") -> Data:
         torch.from_numpy(arrays["offsets"].astype(np.int64)),
         torch.from_numpy(np.stack([arrays["heights"], arrays["widths"]], 1).astype(np.int64)),
         about["index"],
-        [Path(os.fsdecode(name)) for name in arrays["names"].tolist()],
+        _original_paths(folder, about.get("root", ""), [os.fsdecode(name) for name in arrays["names"].tolist()]),
         given,
         about["classes"] if given is not None else [],
         pixels_of(about),
@@ -146,6 +147,13 @@ def open_pack(spec: str | Path, labels: str = "auto") -> Data:
         parts[name] = whole.select(torch.arange(start, start + count))
         start += count
     return Data(folder.resolve().stem, parts["train"], parts.get("test"), parts.get("validation"))
+
+
+def _original_paths(pack: Path, root: str, names: list[str]) -> list[Path]:
+    """The files that were packed, by their names below `root`, which is relative to the pack."""
+    origin = Path(os.path.normpath(pack.resolve() / root)) if root else Path()
+    there = bool(root) and os.path.lexists(origin / Path(names[0]).parts[0])  # of an archive, its file
+    return [origin / name if there else Path(name) for name in names]
 
 
 def _read_index(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -181,6 +189,8 @@ def pixels_of(about: dict[str, Any]) -> PixelFormat:
 def _check_index(about: dict[str, Any], arrays: dict[str, np.ndarray], size: int) -> None:
     """Refuse, with a ValueError, an index whose columns do not fit together, its summary or the file of pixels."""
     parts, classes = about["parts"], about["classes"]
+    if not isinstance(about.get("root", ""), str):
+        raise ValueError("its folder of images is not a path")
     if not all(type(count) is int and count >= 0 for count in parts.values()) or not parts["train"]:
         raise ValueError("its parts are not numbers of images")
     columns = {name: arrays[name] for name in ("offsets", "heights", "widths", "crcs", "names")}

@@ -259,6 +259,7 @@ def _finish(out: Path, plan: _PackPlan, records: np.ndarray) -> None:
     summary = plan.pixel_record() | {
         "short_side": plan.short_side, "parts": counts, "classes": plan.splits["train"].classes,
         "bytes": _total(records, plan.pixels), "index": hashlib.sha256(index).hexdigest(),
+        "root": os.path.relpath(plan.root.resolve(), out.resolve()),
     }  # fmt: skip
     write_atomically(out / "pack.json", json.dumps(summary, indent=2) + "\n")
     for name in ("index.part", "plan.json", "lock"):

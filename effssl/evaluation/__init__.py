@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ __all__ = [
     "open_source",
     "protocol_names",
 ]
+
+ACCURACIES = ("accuracy", "top-1", "mean accuracy over four rotations")
+"""Metrics of classification, for which guessing reaches something."""
 
 
 def evaluate(what: str, encoder: LoadedEncoder, data: Data | str | Path, **settings: Any) -> Score:
@@ -50,7 +54,18 @@ def evaluate(what: str, encoder: LoadedEncoder, data: Data | str | Path, **setti
     score = protocol.evaluate(encoder, source, options)
     assert encoder.fingerprint() == before, "an evaluation changed the encoder"
     _report_unreadable(score)
-    return score.of(encoder)
+    return _with_chance(score, source).of(encoder)
+
+
+def _with_chance(score: Score, source: Data | str | None) -> Score:
+    """An accuracy with that of always saying the most frequent class, where the protocol does not state it itself."""
+    from effssl.data import Data
+
+    labels = source.test.labels if isinstance(source, Data) and source.test is not None else None
+    if "chance" in score.constants or labels is None or labels.ndim > 1 or score.metric not in ACCURACIES:
+        return score
+    chance = 100 * float(labels.bincount().max()) / len(labels)
+    return replace(score, constants=score.constants | {"chance": chance})
 
 
 def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | None, **settings: Any) -> dict[str, Score]:

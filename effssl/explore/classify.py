@@ -13,7 +13,7 @@ import numpy as np
 
 from effssl.explore.classifier import CPU, FOLDS, train_classifier
 from effssl.explore.embedding import FeaturesLike, embed, load_embedding
-from effssl.explore.encoder import EncoderLike, EncodingOptions, encoder_digest, open_encoder
+from effssl.explore.encoder import EncoderLike, EncodingOptions, encoder_digest, open_encoder, own_data
 from effssl.explore.feature_files import Embedding, import_pyarrow
 from effssl.explore.gallery import open_gallery
 from effssl.explore.labels import Labels, Names, check_classes, read_labels
@@ -130,7 +130,7 @@ def classify(
     known = _read(labels, run)
     encoder = open_encoder(run, options)
     if data is None and features is None:
-        data = _own_data(run)
+        data = own_data(run)
     if features is None and known.files:
         gallery = open_gallery(str(data), "none")  # a file that is not there is reported before features are computed
         known.rows(Names.of(gallery.names + gallery.unreadable, data))
@@ -193,16 +193,6 @@ def _read(labels: LabelsLike | None, run: EncoderLike) -> Labels:
 
 def _path(run: EncoderLike) -> Path:
     return Path(str(run)).expanduser()
-
-
-def _own_data(run: EncoderLike) -> str:
-    """The images that a run was trained on."""
-    folder = run if isinstance(run, RunFolder) else None
-    if isinstance(run, (str, Path)) and str(run) and _path(run).is_dir():
-        folder = RunFolder(_path(run))
-    if folder is None:
-        raise RequestError("which images? --data FOLDER, or --features with a file of effssl embed")
-    return folder.config.data
 
 
 def _features(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from effssl.data import Images
-from effssl.explore.encoder import EncoderLike, FeatureOptions, encoder_digest, open_encoder
+from effssl.explore.encoder import EncoderLike, FeatureOptions, encoder_digest, open_encoder, own_data
 from effssl.explore.feature_files import (
     Embedding,
     Metadata,
@@ -51,7 +51,7 @@ FILES = (FEATURES, ROWS, "plan.json", "lock")
 
 def embed(
     run: EncoderLike,
-    data: str | Path,
+    data: str | Path | None = None,
     out: str | Path | None = None,
     *,
     overwrite: bool = False,
@@ -61,7 +61,7 @@ def embed(
 
     Args:
         run: anything `effssl.load` takes, a Run, or an encoder that `effssl.load` returned
-        data: folder of images, pack, array file or the name of a data set
+        data: folder of images, pack, array file or the name of a data set; by default the run's own
         out: .parquet, .npz or .csv file to write; after an interruption, the same call resumes
         overwrite: replace an existing file
         options: labels, encoder, weights, image_size, device, batch, workers, as `effssl embed --help` explains them
@@ -83,14 +83,12 @@ def load_embedding(
         if run is not None:
             raise RequestError("--features needs no RUN: the encoder is not used")
         return features if isinstance(features, Embedding) else read_features(features)
-    if data is None:
-        raise RequestError("which images? --data FOLDER, or --features with a file of effssl embed")
     return embed("" if run is None else run, data, **options)
 
 
 def embed_file(
     run: EncoderLike,
-    data: str | Path,
+    data: str | Path | None,
     out: str | Path,
     *,
     overwrite: bool = False,
@@ -159,10 +157,11 @@ def _origin(metadata: Metadata) -> dict[str, str]:
     return {"encoder": metadata.encoder_digest, "images": metadata.images_digest}
 
 
-def _open_job(run: EncoderLike, data: str | Path, options: FeatureOptions) -> _Job:
+def _open_job(run: EncoderLike, data: str | Path | None, options: FeatureOptions) -> _Job:
     batch = options.get("batch", BATCH)
     if batch < 1:
         raise RequestError(f"batch is {batch}; it must be at least 1")
+    data = own_data(run) if data is None else data
     encoder = open_encoder(run, options)
     gallery = open_gallery(data, options.get("labels", "auto"))
     name = str(encoder.about.get("encoder", ""))

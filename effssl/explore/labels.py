@@ -71,12 +71,11 @@ class Names:
     def of(cls, names: Sequence[str], data: str | Path | None) -> Names:
         """Names relative to the folder of the data, or to the one that all images have in common."""
         folder = Path(data).expanduser() if data else None
-        if folder is not None and folder.is_dir():
-            root = printable(os.path.abspath(folder))
-        else:
-            root = os.path.commonpath([os.path.dirname(name) for name in names])
-        inside = root and all(PurePath(name).is_relative_to(root) for name in names)
-        return cls(root if inside else "", list(names))
+        roots = [printable(os.path.abspath(folder))] if folder is not None and folder.is_dir() else []
+        if not roots or all(map(os.path.isabs, names)):  # files of a pack are elsewhere
+            roots.append(os.path.commonpath([os.path.dirname(name) for name in names]))
+        inside = (root for root in roots if root and all(PurePath(name).is_relative_to(root) for name in names))
+        return cls(next(inside, ""), list(names))
 
     def relative(self, name: str) -> str:
         """A name as a list of labels has it."""

@@ -52,6 +52,15 @@ def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return top.values, index.gather(1, top.indices)
 
 
+def fitting_k(labels: Tensor) -> int:
+    """The usual number of neighbors, or as many as a class has images on average: more are of other classes anyway.
+
+    >>> fitting_k(torch.arange(1000) % 2), fitting_k(torch.arange(1000) % 50)
+    (200, 20)
+    """
+    return max(1, min(K, len(labels) // max(1, len(labels.unique()))))
+
+
 def knn_votes(similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE) -> Tensor:
     """Votes per class, Q×classes, of neighbors Q×k, nearest first: exp(similarity / temperature), up to a factor."""
     weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
@@ -59,14 +68,17 @@ def knn_votes(similarity: Tensor, labels: Tensor, classes: int, temperature: flo
 
 
 def knn_accuracy(
-    train: Features, test: Features, k: int = K, temperature: float = TEMPERATURE, text: str = ""
+    train: Features, test: Features, k: int = 0, temperature: float = TEMPERATURE, text: str = ""
 ) -> float:
-    """Percent of test images whose class wins the vote of their neighbors in train; a long search shows `text`."""
+    """Percent of test images whose class wins the vote of their neighbors in train; a long search shows `text`.
+
+    k is 0 for as many neighbors as fit the classes.
+    """
     assert train.labels is not None
     assert test.labels is not None
     classes = int(max(train.labels.max(), test.labels.max())) + 1
     long = text and train.h.numel() * len(test.h) > LONG
     with progress_bar(text, len(test.h)) if long else nullcontext(lambda rows: None) as advance:
-        similarity, index = nearest(test.h, train.h, k, advance)
+        similarity, index = nearest(test.h, train.h, k or fitting_k(train.labels), advance)
         votes = knn_votes(similarity, train.labels[index], classes, temperature)
     return 100 * (votes.argmax(1) == test.labels).float().mean().item()

@@ -98,12 +98,14 @@ def sample_of(images: Images, about: dict[str, Any], seed: int) -> Tensor:
 
 
 @torch.no_grad()
-def patch_encoder(images: Images, like: LoadedEncoder, name: str = "patches", seed: int = 0) -> LoadedEncoder:
-    """k-means patches of these images, whitened, with the preprocessing of another encoder."""
+def patch_encoder(
+    images: Images, like: LoadedEncoder, name: str = "patches", seed: int = 0, dim: int = PATCH_DIM
+) -> LoadedEncoder:
+    """k-means patches of these images, whitened to `dim` features, with the preprocessing of another encoder."""
     built = build_encoder(name, like.size, channels=like.pixels.channels).to(like.device)
     assert isinstance(built.backbone, PatchEncoder)
     built.backbone.derive(sample_of(images, like.about, seed), generator(seed, "filters"))
-    return whitened(freeze(built, about_of(like, name)), images, ReadoutOptions(maps=False, dim=PATCH_DIM), seed)
+    return whitened(freeze(built, about_of(like, name)), images, ReadoutOptions(maps=False, dim=dim), seed)
 
 
 @torch.no_grad()

@@ -293,7 +293,8 @@ class TermEntry:
     where: str | type[Any]
 
 
-DEFAULT_OBJECTIVE = "byol+rotation"
+DEFAULT_OBJECTIVE = "simclr+rotation"
+"""The most accurate of our short runs, at the least compute: docs/results/C01-cpu and C02-cpu."""
 TERMS: dict[str, TermEntry] = {
     "simclr": TermEntry(SimCLROptions, "effssl.objectives.simclr:SimCLR"),
     "byol": TermEntry(BYOLOptions, "effssl.objectives.byol:BYOL"),

@@ -21,6 +21,7 @@ from effssl.schema import build, check, merge, read_yaml, written_by
 if TYPE_CHECKING:
     from effssl.network.start import StartingWeights
 
+NOT_MEASURED = "not measured"  # of a recipe's score
 CONTINUED = 4  # a run that starts from trained weights has a recipe's epochs divided by this
 
 
@@ -64,7 +65,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     name = _choose_recipe(asked, request, accelerator, speed)
     base = asked if request.complete else build(config_type(), read(name), f"recipe {name}")
     config = dataclasses.replace(request.over(base), recipe=name)
-    notes = [_recipe_note(name, asked.recipe)]
+    notes = _recipe_notes(name, asked.recipe)
     if accelerator and _on_dial(merge(request.file, request.flags)):
         notes.append("recipes by budget are for CPUs; here the budget decides the number of epochs alone")
     config = _scale_lr(config, base, request, notes)
@@ -132,11 +133,11 @@ def _whiten_patches(config: Config, request: _Given) -> Config:
     return dataclasses.replace(config, whiten=given.get("whiten", "on"), readout=readout)
 
 
-def _recipe_note(name: str, asked: str) -> str:
-    if RUNG.fullmatch(name) and asked == "auto":
-        return f"recipe {name}, by the budget. Expect: {score(name)}"
+def _recipe_notes(name: str, asked: str) -> list[str]:
+    if RUNG.fullmatch(name) and asked == "auto":  # the budget says so itself, once its steps are timed
+        return [] if score(name) == NOT_MEASURED else [f"to expect: {score(name)}"]
     published = published_form(name) if asked == "auto" else ""
-    return f"recipe {name}" + (f"; --recipe {published} has the published form of rotation" if published else "")
+    return [f"recipe {name}" + (f"; --recipe {published} has the published form of rotation" if published else "")]
 
 
 def _scale_lr(config: Config, base: Config, request: _Given, notes: list[str]) -> Config:

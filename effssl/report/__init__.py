@@ -93,7 +93,7 @@ def refresh(run: RunFolder) -> None:
     file = run.report_path
     data = data_of(read_bytes(file).decode("utf-8", "replace")) if file.is_file() else None
     # A page of another version may lack values that the template needs; a comparison saved here is not the run's page.
-    if data is None or data["kind"] != "run" or data["effssl"] != EFFSSL:
+    if data is None or data["kind"] != "run" or data.get("effssl") != EFFSSL:
         return
     summary = summarize(run)
     if all(data.get(key) == summary[key] for key in ("epoch", "finished")):

@@ -64,9 +64,14 @@ function chart(parent, { title, note = "", unit = "", xName, series, integers = 
       grid.append(svg("text", { class: "axis", x: sx(x), y: H - bottom + 14, "text-anchor": "middle" }, number(x)));
     }
     grid.append(svg("text", { class: "axis", x: (left + W - right) / 2, y: H - 5, "text-anchor": "middle" }, xName));
+    const named = [];
     for (const { name, value } of levels) {
+      // Names of levels that are close to each other stand side by side.
+      const near = named.filter((y) => Math.abs(y - sy(value)) < 12).length % 3;
+      const [x, anchor] = [[W - right, "end"], [left + 4, "start"], [(left + W - right) / 2, "middle"]][near];
+      named.push(sy(value));
       grid.append(svg("line", { class: "chance", x1: left, x2: W - right, y1: sy(value), y2: sy(value), stroke: "var(--soft)", "stroke-dasharray": "4 4" }),
-        svg("text", { class: "axis", x: W - right, y: sy(value) - 4, "text-anchor": "end" }, name));
+        svg("text", { class: "axis", x, y: sy(value) - 4, "text-anchor": anchor }, name));
     }
     const lines = svg("g", { "clip-path": `url(#${clip})` });
     for (const s of shown) {

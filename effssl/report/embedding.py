@@ -16,6 +16,7 @@ from torch import Tensor
 
 from effssl.features.extract import extract
 from effssl.features.knn import nearest
+from effssl.features.whitening import pixel_encoder
 from effssl.network.loaded import LoadedEncoder
 from effssl.report.sample import Sample, rgb_of, sheet, tile_side
 from effssl.runtime.errors import RequestError
@@ -27,6 +28,7 @@ FEWEST = 12  # images that t-SNE and probes need
 REDUCED = 50  # principal components that t-SNE starts from
 ITERATIONS = 500
 GALLERY = 6  # queries of each kind, hits and misses
+EXAMPLES, SHOWN = 6, 5  # images beside the verdict, and neighbors of each
 MOST_CLUSTERS = 20
 
 
@@ -56,6 +58,7 @@ def embed_sample(encoder: LoadedEncoder, sample: Sample) -> dict[str, Any]:
         "neighbors": [[row for row, _ in one] for one in found],
         "similarity": [[value for _, value in one] for one in found],
         "gallery": gallery(found, labels, sample.held_out),
+        "examples": examples(found, sample, encoder),
         "probe": probe(h, sample) if labels is not None else None,
     }
 
@@ -93,6 +96,18 @@ def gallery(found: list[list[tuple[int, int]]], labels: list[int] | None, held_o
     right = [row for row in queries if labels[found[row][0][0]] == labels[row]]
     wrong = [row for row in queries if labels[found[row][0][0]] != labels[row]]
     return {"hits": right[:GALLERY], "misses": wrong[:GALLERY], "counts": [len(right), len(wrong)]}
+
+
+def examples(found: list[list[tuple[int, int]]], sample: Sample, encoder: LoadedEncoder) -> list[dict[str, Any]]:
+    """Some images with their neighbors by the features of the run, and by raw pixels."""
+    order = torch.randperm(len(found), generator=generator(0, "examples")).tolist()
+    queries = [row for row in order if found[row]][:EXAMPLES]
+    x = extract(pixel_encoder(encoder), sample.images, "report: pixels").h
+    by_pixels = nearest(x[queries], x, min(SHOWN + 1, len(x)))[1].tolist() if queries else []
+    return [
+        {"query": row, "run": [i for i, _ in found[row]][:SHOWN], "pixels": [i for i in others if i != row][:SHOWN]}
+        for row, others in zip(queries, by_pixels, strict=True)
+    ]
 
 
 def probe(h: Tensor, sample: Sample) -> dict[str, Any] | None:

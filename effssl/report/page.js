@@ -1,14 +1,15 @@
 // The sections of the page and their data.
 function drawCurves() {
   const bar = document.getElementById("curve-bar"), parent = document.querySelector("#curves .charts");
-  const first = DATA.kind === "run" ? DATA.curves : DATA.runs[0].curves;
-  const show = (axis) => {
+  const first = DATA.kind === "run" ? DATA.curves : DATA.runs[0].curves, shown = { axis: "epoch", window: 1, group: "" };
+  const draw = () => {
     parent.replaceChildren();
+    const { axis, window, group } = shown, common = { integers: axis === "epoch", xName: first.axes[axis] };
     if (DATA.kind === "run") {
       const c = DATA.curves;
-      for (const { title, keys, unit, note, chance } of c.charts) {
-        const levels = chanceLevels(Object.entries(chance).map(([k, value]) => [c.names[k], value]));
-        chart(parent, { title, note, unit, levels, integers: axis === "epoch", xName: c.axes[axis], series: keys.map((k, i) => ({ name: c.names[k], x: c.x[axis], y: c.columns[k], i })) });
+      for (const { title, keys, unit, note, chance, free } of c.charts) {
+        const levels = [...chanceLevels(Object.entries(chance).map(([k, value]) => [c.names[k], value])), ...Object.entries(free || {}).map(([name, value]) => ({ name, value }))];
+        chart(parent, { ...common, title, note, unit, levels, series: keys.map((k, i) => ({ name: c.names[k], x: c.x[axis], y: smooth(c.columns[k], window), i })) });
       }
       return;
     }
@@ -17,19 +18,63 @@ function drawCurves() {
       if (done.has(k)) continue;
       done.add(k);
       const name = keys.length > 1 || k.includes("/") ? `${title}, ${one.curves.names[k]}` : title;
-      const series = DATA.runs.map((r, i) => r.curves.columns[k] && { name: r.name, x: r.curves.x[axis], y: r.curves.columns[k], i }).filter((s) => s);
+      const lines = DATA.runs.map((r, i) => r.curves.columns[k] && { run: i, name: r.name, x: r.curves.x[axis], y: smooth(r.curves.columns[k], window), i }).filter((s) => s);
       const levels = chanceLevels(DATA.runs.flatMap((r) => r.curves.charts.filter((c) => k in c.chance).map((c) => [r.name, c.chance[k]])));
-      chart(parent, { title: name, unit, levels, integers: axis === "epoch", xName: first.axes[axis], series });
+      chart(parent, { ...common, title: name, unit, levels, series: group === "" ? lines : grouped(lines, group) });
     }
   };
-  bar.append(pick("against", Object.entries(first.axes), show));
-  show("epoch");
+  const choose = (key, read = (v) => v) => (v) => { shown[key] = read(v); draw(); };
+  bar.append(pick("against", Object.entries(first.axes), choose("axis")), pick("smooth", [[1, "not"], [3, "over 3 points"], [7, "over 7 points"], [15, "over 15 points"]], choose("window", Number)));
+  if (DATA.kind === "comparison") bar.append(pick("group by", [["", "run"], ...(DATA.differences.some(([k]) => k === "seed") ? [["*", "all settings but the seed"]] : []), ...DATA.differences.map(([k]) => [k, k])], choose("group")));
+  draw();
 }
+
+// The mean over a window of so many points around each one; missing values stay missing.
+function smooth(values, window) {
+  const known = values.map((v, k) => [v, k]).filter(([v]) => v !== null), half = (window - 1) / 2, out = [...values];
+  known.forEach(([, k], at) => {
+    const near = Math.min(half, at, known.length - 1 - at), some = known.slice(at - near, at + near + 1);
+    out[k] = some.reduce((sum, [v]) => sum + v, 0) / some.length;
+  });
+  return out;
+}
+
+// Runs with the same value of a setting as one line: mean and standard deviation at the positions that all of them have.
+function grouped(lines, key) {
+  const value = (run) => DATA.differences.filter(([k]) => key === "*" ? k !== "seed" : k === key).map(([k, values]) => key === "*" ? `${k} ${values[run]}` : values[run]).join(", ") || "all runs";
+  const groups = new Map();
+  for (const line of lines) groups.set(value(line.run), [...(groups.get(value(line.run)) || []), line]);
+  return [...groups].map(([name, members], i) => {
+    const at = members.map((line) => new Map(line.x.map((x, k) => [x, line.y[k]]).filter(([, y]) => y !== null)));
+    const x = [...at[0].keys()].filter((v) => at.every((points) => points.has(v)));
+    // Runs that were measured at different positions, as in seconds, have none in common: by order then.
+    const shared = x.length ? x : [...Array(Math.min(...at.map((points) => points.size))).keys()].map((k) => mean(at.map((points) => [...points.keys()][k])));
+    const ys = shared.map((v, k) => at.map((points) => x.length ? points.get(v) : [...points.values()][k]));
+    const spread = ys.map((y) => y.length > 1 ? Math.sqrt(y.reduce((sum, v) => sum + (v - mean(y)) ** 2, 0) / (y.length - 1)) : 0);
+    return { name: `${name} (${members.length})`, x: shared, y: ys.map(mean), spread, i };
+  });
+}
+const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
 
 // Chance levels of a chart; a level that all share needs no name.
 function chanceLevels(pairs) {
   const values = [...new Set(pairs.map(([, value]) => value))];
   return values.map((value) => ({ value, name: values.length === 1 ? "chance" : `chance, ${pairs.filter(([, v]) => v === value).map(([name]) => name).join(", ")}` }));
+}
+
+// Images with their neighbors by the run's features and by raw pixels.
+function drawPairs(data, tile) {
+  const labelled = data.labels !== null, parent = document.querySelector("#examples .pairs");
+  const one = (query, i) => {
+    const thumbnail = tile(i, 48), same = labelled && data.labels[i] === data.labels[query];
+    if (labelled) thumbnail.classList.add(same ? "same" : "other");
+    const name = data.names[i] || `image ${i}`, label = labelled ? ` · ${data.classes[data.labels[i]]}` : "";
+    fill(thumbnail, { role: "img", "aria-label": name + label, title: name + label }, []);
+    return thumbnail;
+  };
+  parent.append(...data.examples.map(({ query, run, pixels }) => element("div", { class: "pair" }, tile(query, 96),
+    element("div", {}, element("div", {}, "this run"), element("div", { class: "row" }, ...run.map((i) => one(query, i))),
+      element("div", {}, "raw pixels"), element("div", { class: "row" }, ...pixels.map((i) => one(query, i)))))));
 }
 
 function drawViews(data) {
@@ -124,7 +169,11 @@ document.querySelector("nav").append(...parts.map((part) => element("a", { href:
 if (DATA.kind !== "study") drawCurves();
 if (DATA.kind === "study") drawArms();
 if (DATA.views) drawViews(DATA.views);
-if (DATA.map) drawGallery(DATA.map, drawMap(DATA.map));
+if (DATA.map) {
+  const tile = drawMap(DATA.map);
+  drawGallery(DATA.map, tile);
+  if (DATA.map.examples && DATA.map.examples.length) drawPairs(DATA.map, tile);
+}
 if (DATA.map && DATA.map.probe) drawMatrix(document.querySelector("#probe .matrix"), DATA.map.probe);
 for (const task of DATA.tasks || []) {
   const section = document.getElementById(`task-${task.name}`);

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from effssl.report.standing import sign
 from effssl.runtime.reading import parse_json
 
 FOLDER = Path(__file__).parent
@@ -18,7 +19,6 @@ POLICY = (
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
 )
 SCRIPTS = ("elements.js", "curves.js", "map.js", "embedding.js", "page.js")
-ICONS = {"learning": "✓", "collapsing": "✗"}
 
 
 def render(data: dict[str, Any]) -> bytes:
@@ -27,7 +27,7 @@ def render(data: dict[str, Any]) -> bytes:
     return render_template(
         FOLDER, "page.html", data=data, block=as_block(data),
         style=(FOLDER / "page.css").read_text(encoding="utf-8"), scripts=scripts, mark=MARK,
-        policy=POLICY, icon=ICONS.get(data.get("verdict", ""), "…"),
+        policy=POLICY, icon=sign(data.get("verdict", "")),
     )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def data_of(text: str) -> dict[str, Any] | None:
         data = parse_json(found[1])
     except ValueError:  # damaged
         return None
-    return data if isinstance(data, dict) and {"kind", "effssl"} <= data.keys() else None
+    return data if isinstance(data, dict) and "kind" in data else None
 
 
 def as_block(data: dict[str, Any]) -> str:

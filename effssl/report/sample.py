@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from effssl.augment.crop import center_boxes, crop_resize
-from effssl.augment.pixel_format import LIMITS, PixelFormat
+from effssl.augment.pixel_format import stored_format
 from effssl.data import ArrayImages, Data, Images
 from effssl.data.images import Reading, crop_batches
 from effssl.network.loaded import LoadedEncoder
@@ -77,14 +77,6 @@ def read_images(images: Images, encoder: LoadedEncoder) -> tuple[ArrayImages, li
     names = ["/".join(images.paths[row].parts[-2:]) if images.paths else "" for row in rows.tolist()]
     labels = None if images.labels is None else images.labels[rows]
     return ArrayImages(torch.cat(parts), labels, images.classes, pixel_format=stored), names
-
-
-def stored_format(pixels: PixelFormat) -> PixelFormat:
-    """How crops of such pixels are stored: those of pictures as pictures, others as floats."""
-    if pixels.is_picture:
-        return pixels
-    limits = pixels.range if pixels.depth == "float32" else LIMITS["float32"]
-    return replace(pixels, depth="float32", range=limits)
 
 
 def rgb_of(images: ArrayImages, encoder: LoadedEncoder) -> Tensor:

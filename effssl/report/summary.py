@@ -6,6 +6,7 @@ import hashlib
 import re
 from typing import Any
 
+from effssl.report.standing import BASELINES, MEASURES, standing
 from effssl.run import RunFolder
 from effssl.runtime.private_paths import strip_constant, strip_score_name, strip_values
 from effssl.schema import flatten, read_yaml
@@ -15,13 +16,14 @@ X_AXES = {"epoch": "epochs", "images": "images", "seconds": "seconds of training
 CHARTS: tuple[tuple[str, str, str, str], ...] = (
     ("Loss", r"loss(/.*)?", "", "the weighted sum, and each term without its weight"),
     ("kNN accuracy", r"knn", "%", "of validation images; neighbors are training images"),
+    ("Agreement of neighbors", r"agreement", "%", "of images and their changed copies; needs no labels"),
     ("Task accuracy", r"accuracy/.*", "", "of each task, on training views"),
     ("Feature std", r"std_[hz]", "", "of normalized features times √dim: 1 is uniform, 0 is collapsed"),
     ("Effective rank", r"rank_[hz]", "", "directions in use; a drop to almost 1 is a collapse"),
     ("Learning rate", r"lr", "", ""),
 )
 NAMES = {
-    "loss": "sum", "knn": "kNN", "std_h": "features h", "std_z": "projections z",
+    "loss": "sum", "knn": "kNN", "agreement": "agreement", "std_h": "features h", "std_z": "projections z",
     "rank_h": "features h", "rank_z": "projections z", "lr": "lr",
 }  # fmt: skip
 NOT_CURVES = re.compile(r"epoch|step|images|seconds|flops|sampled|(chance|baseline)/.*")
@@ -42,12 +44,19 @@ def summarize(run: RunFolder) -> dict[str, Any]:
         "verdict": judged.get("verdict", "too early to tell"),
         "why": judged.get("why", "the trained network has not been evaluated yet"),
         "about": {key: str(shown.get(key, "")) for key in ("objective", "data", "encoder", "recipe", "seed")},
+        "standing": _standing(run, lines),
         "scores": scores(run, lines),
         "curves": curves(lines),
         "cost": cost(last),
+        "facts": facts(run, last),
         "config": shown,
         "versions": {str(key): str(value) for key, value in versions.items()},
     }
+
+
+def _standing(run: RunFolder, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    found = standing(lines, run.config.start_from)
+    return None if found is None else {"title": found.title, "measure": found.measure, "scores": found.scores}
 
 
 def curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -71,7 +80,10 @@ def curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _chart(title: str, keys: list[str], lines: list[dict[str, Any]], unit: str = "", note: str = "") -> dict[str, Any]:
     levels = {key: chance_level(lines, key.removeprefix("accuracy/")) for key in keys if key.startswith("accuracy/")}
     chance = {key: level for key, level in levels.items() if level is not None}
-    return {"title": title, "keys": keys, "unit": unit, "note": note, "chance": chance}
+    measured = any(key in MEASURES for key in keys)  # what the baselines at the beginning are compared by
+    free = {name: lines[0][f"baseline/{key}"] for key, name in BASELINES.items() if f"baseline/{key}" in lines[0]}
+    found = {"title": title, "keys": keys, "unit": unit, "note": note, "chance": chance}
+    return found | {"free": free if measured else {}}
 
 
 def chance_level(lines: list[dict[str, Any]], term: str) -> float | None:
@@ -89,24 +101,29 @@ def _number(value: Any) -> bool:
 
 def scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last validation kNN, the accuracy of each task, and all scores of results.json with their protocols."""
-    found = [*_knn_score(run, lines), *_task_scores(run, lines)]
+    found = [*_validation_scores(run, lines), *_task_scores(run, lines)]
     return found + [_result(name, score) for name, score in run.results().items()]
 
 
-def _knn_score(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    values = [line["knn"] for line in lines if line.get("knn") is not None]
+def _validation_scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last score of the features that was measured while training, and what is compared with it."""
+    measure = next((one for one in MEASURES if any(line.get(one) is not None for line in lines)), "")
+    values = [line[measure] for line in lines if line.get(measure) is not None]
     if not values:
         return []
     config = run.config
     first = "starting weights" if config.start_from else "untrained network"
     gain = f"{values[-1] - values[0]:+.1f} over the {first}" if len(values) > 1 else f"the {first}"
-    protocol = _digest(config.data, config.subset, config.classes, config.health)
-    found = [_score("kNN, validation", values[-1], gain, [], protocol)]
-    costs_nothing = {first: values[0]} if len(values) > 1 else {}
-    costs_nothing |= {key.removeprefix("baseline/"): lines[0][key] for key in lines[0] if key.startswith("baseline/")}
+    what = "kNN" if measure == "knn" else "agreement of neighbors"
+    side = () if measure == "knn" else (config.image_size,)  # of the images that are changed
+    protocol = _digest(config.data, config.subset, config.classes, config.health, *side)
+    where = ", validation" if measure == "knn" else ""
+    found = [_score(f"{what}{where}", values[-1], gain, [], protocol)]
+    compared = standing(lines, config.start_from)
+    others = list(compared.scores.items())[1:] if compared is not None else []
     return found + [
-        _score(f"kNN of {name}, validation", value, "costs nothing", [], protocol)
-        for name, value in costs_nothing.items()
+        _score(f"{what} of {name}{where}", value, "costs nothing", [], protocol) | {"free": True}
+        for name, value in others
     ]
 
 
@@ -142,11 +159,36 @@ def _result(name: str, score: dict[str, Any]) -> dict[str, Any]:
 
 def _score(name: str, value: float, how: str, constants: list[str], protocol: str) -> dict[str, Any]:
     """A score of a page; `protocol` is a digest, equal for scores measured in the same way on the same images."""
-    return {"name": name, "value": value, "unit": "%", "how": how, "constants": constants, "protocol": protocol}
+    found = {"name": name, "value": value, "unit": "%", "how": how, "constants": constants, "protocol": protocol}
+    return found | {"free": False}  # true of what costs nothing
 
 
 def _digest(*parts: Any) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text.
+
+    >>> duration(42), duration(150), duration(7300)
+    ('42 s', '2 min 30 s', '2 h 01 min')
+    """
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
+
+
+def facts(run: RunFolder, last: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a reader wants to know at first sight: how long it took, on how many images, and how large it is."""
+    epoch = last.get("epoch", 0)
+    found = [("time of training", duration(float(last.get("seconds", 0))))]
+    found.append(("images seen", f"{last.get('images', 0):,} in {epoch} epoch{'s' * (epoch != 1)}"))
+    if run.finished:
+        found.append(("encoder file", f"{run.encoder_path.stat().st_size / 1e6:.1f} MB"))
+    return found
 
 
 def cost(last: dict[str, Any]) -> list[tuple[str, str, float]]:

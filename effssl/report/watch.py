@@ -19,14 +19,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from effssl.report.summary import curves
+from effssl.report.standing import sign
+from effssl.report.summary import curves, duration
 from effssl.run import RunFolder
 from effssl.runtime.reading import read_start
 
 BARS = "▁▂▃▄▅▆▇█"
 EVERY = 2.0  # seconds between two updates
 SILENT = 300  # seconds without output after which a run has probably ended
-VERDICTS = {"learning": ("✓", "green"), "collapsing": ("✗", "red")}
+COLORS = {"✓": "green", "✗": "red"}
 WRITTEN = ("metrics.jsonl", "checkpoint.pt", "config.yaml", "lock")
 
 
@@ -47,20 +48,6 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     if not span:
         return BARS[3] * len(known)
     return "".join(BARS[min(7, int((value - low) / span * 7 + 0.5))] for value in known)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as text.
-
-    >>> duration(42), duration(150), duration(7300)
-    ('42 s', '2 min 30 s', '2 h 01 min')
-    """
-    rounded = round(seconds)
-    if rounded < 60:
-        return f"{rounded} s"
-    if rounded < 3600:
-        return f"{rounded // 60} min {rounded % 60:02d} s"
-    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
 def time_left(lines: list[dict[str, Any]], epochs: int, since: float) -> float | None:
@@ -110,7 +97,8 @@ def verdict(lines: list[dict[str, Any]]) -> Text:
     judged = next((line for line in reversed(lines) if "verdict" in line), None)
     if judged is None:
         return Text("… no verdict yet")
-    icon, color = VERDICTS.get(judged["verdict"], ("…", "yellow"))
+    icon = sign(judged["verdict"])
+    color = COLORS.get(icon, "yellow")
     return Text.assemble((f"{icon} {judged['verdict']}", f"bold {color}"), f"  {judged['why']}")
 
 
@@ -118,8 +106,8 @@ def progress(run: RunFolder, lines: list[dict[str, Any]], epochs: int) -> str:
     """Epochs done, and whether the run is finished, stopped, silent, or how long it still takes."""
     config, finished, silent = run.config, run.finished, last_write(run.folder)
     done = lines[-1].get("epoch", 0) if lines else 0
-    within = f" within {config.budget}" if config.budget else ""
-    state = f"epoch {done} of {'about ' if within and not finished else ''}{epochs}{within}"
+    # A time budget decides at its end how many epochs there are.
+    state = f"epoch {done} within {config.budget}" if config.budget else f"epoch {done} of {epochs}"
     if finished:
         return f"{state}, finished"
     if has_ended(run.folder) and not run.finished:  # it may have finished meanwhile
@@ -141,6 +129,8 @@ def figures(lines: list[dict[str, Any]], width: int) -> Table:
             known = [value for value in found["columns"][key] if value is not None]
             alone = len(chart["keys"]) == 1 and "/" not in key
             name = chart["title"] if alone else f"{chart['title']}, {found['names'][key]}"
+            if key in chart["chance"]:
+                name += f" (chance {chart['chance'][key]:.2g})"
             rows.append((name, f"{known[0]:.4g}", known, f"{known[-1]:.4g}"))
     words = sum(max([len("first"), *(len(row[i]) for row in rows)]) for i in (0, 1, 3))
     for name, first, known, last in rows:

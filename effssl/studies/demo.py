@@ -22,10 +22,12 @@ from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError, RunFailed, Stopped, speaking_flags
 from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.progress import say, table
+from effssl.runtime.reading import read_json
 from effssl.studies.plan import ArmRun, Setup, plan_runs
 from effssl.studies.runner import ArmResult, run_arms
 from effssl.studies.scales import CPU
 from effssl.studies.study import Arm, Study
+from effssl.verbs import Run
 
 EVERY_EPOCH = {"every": 1, "bank": 5000, "queries": 2500}  # how the validation curves of the figure are evaluated
 BASE, EFFICIENT, PAPER = "byol", "byol+rotation, efficient", "byol+rotation, the paper's form"
@@ -87,11 +89,31 @@ def run_demo(data: str, seeds: int, out: Path) -> None:
         raise RunFailed(f"{failed[0].run.arm.name}: {failed[0].failed}")
     results = {name: [numbers(result) for result in found if result.run.arm.name == name] for name in FOLDERS}
     by_folder = {FOLDERS[name]: values for name, values in results.items()}
-    write_atomically(out / "results.json", json.dumps({"data": data, "arms": by_folder}, indent=2) + "\n")
-    print_table(results, data)
+    free = free_scores(runs[-1].folder, out / "results.json")
+    record = {"data": data, "free": free, "arms": by_folder}
+    write_atomically(out / "results.json", json.dumps(record, indent=2) + "\n")
+    print_table(results, data, free)
     write_figure(results, out / "demo.png")
     comparison = write_report([run.folder for run in runs if run.seed == 0], out / "comparison.html")
     say(f"figure: {out / 'demo.png'}   curves: {comparison}   runs: {out}/*   ({time.monotonic() - started:.0f} s)")
+
+
+def free_scores(folder: Path, known: Path) -> dict[str, Numbers]:
+    """The scores of what costs nothing: raw pixels, and the network before any training."""
+    from effssl.evaluation import evaluate
+    from effssl.features.whitening import untrained_encoder
+    from effssl.network.foreign import open_foreign
+
+    found: dict[str, Numbers] = read_json(known).get("free", {}) if known.is_file() else {}
+    if found:
+        return found
+    run = Run(folder)
+    data = run.data()
+    encoders = {"raw pixels": open_foreign("pixels"), "untrained": untrained_encoder(data.train, run.encoder())}
+    return {
+        name: {what: evaluate(what, encoder, data).value for what in ("knn", "linear")}
+        for name, encoder in encoders.items()
+    }
 
 
 def show_epoch(run: ArmRun, line: str) -> None:
@@ -122,11 +144,11 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
-def print_table(results: dict[str, list[Numbers]], data: str) -> None:
-    """Print one row per arm, and the gains over BYOL."""
+def print_table(results: dict[str, list[Numbers]], data: str, free: dict[str, Numbers]) -> None:
+    """Print what costs nothing, one row per arm, and the gains over BYOL."""
     base = results[BASE]
     costs = {name: mean(r["flops"] for r in runs) / mean(r["flops"] for r in base) for name, runs in results.items()}
-    rows = []
+    rows = [(name, f"{one['knn']:.1f}", f"{one['linear']:.1f}", *[""] * 4) for name, one in free.items()]
     for name, runs in results.items():
         reach = [epochs_to_reach(r["curve"], b["curve"][-1]["knn"]) for r, b in zip(runs, base, strict=True)]
         reached = "/".join("never" if epochs is None else str(epochs) for epochs in reach)

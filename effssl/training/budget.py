@@ -21,6 +21,7 @@ import torch
 
 from effssl.config import Config
 from effssl.data import Data
+from effssl.recipes.budgets import RUNG
 from effssl.recipes.resolve import Plan
 from effssl.runtime.distribution import mean_over_ranks
 from effssl.runtime.errors import RequestError
@@ -88,13 +89,8 @@ class Budget:
             plan = keep_earlier_choices(plan, before, choose_size)
             self.costs = StepCosts.measure(plan, data, device)
             return plan
-        notes = []
         if choose_size:
             plan = self._sized(plan, data, device)
-            side = plan.config.image_size
-            notes = [
-                f"views of {side} pixels, the largest of {SIDES} that should leave {MIN_EPOCHS} epochs, if one does"
-            ]
         else:
             self.costs = StepCosts.measure(plan, data, device)
         left = self.left()
@@ -106,11 +102,23 @@ class Budget:
                 f"{each}, {self.seconds - left:.0f} s of {budget} passed before training, and what is left is {steps} "
                 "steps; use a longer budget"
             )
-        notes = [f"{each} on average, so {budget} are about {steps:,} steps or {epochs:.1f} epochs", *notes]
+        notes = [self._choice(plan, steps, epochs, choose_size)]
         warmup = min(plan.config.schedule.warmup_epochs, epochs / 10)
         schedule = dataclasses.replace(plan.config.schedule, warmup_epochs=warmup)
         config = dataclasses.replace(plan.config, epochs=math.ceil(epochs), schedule=schedule)
         return dataclasses.replace(plan, config=config, notes=[*plan.notes, *notes])
+
+    def _choice(self, plan: Plan, steps: int, epochs: float, choose_size: bool) -> str:
+        """What the budget chose, and why, in one line."""
+        config, chosen = plan.config, []
+        if RUNG.fullmatch(config.recipe) and f"recipe {config.recipe}" not in plan.notes:  # not asked for by its name
+            chosen.append(f"the recipe {config.recipe}, whose time is nearest on this machine")
+        if choose_size:
+            reason = f"the largest that leave {MIN_EPOCHS} epochs" if epochs >= MIN_EPOCHS else "the smallest"
+            chosen.append(f"views of {config.image_size} pixels, {reason}")
+        pace = f"a step takes {1000 * self.costs.mean():.0f} ms here"
+        chosen.append(f"about {steps:,} steps or {epochs:.1f} epochs, because {pace}")
+        return f"{config.budget} chose {'; '.join(chosen)}"
 
     def _sized(self, plan: Plan, data: Data, device: torch.device) -> Plan:
         """Time steps with the smallest views, and with the largest that should leave enough epochs: cost is as area."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -16,6 +17,22 @@ from effssl.training.trackers import check_installed
 from effssl.training.tracking import Tracking
 
 Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a run an epoch is: of so many, or of a time budget, whose number of epochs is open until its end."""
+
+    epoch: int
+    epochs: int
+    left: float  # seconds
+    budget: str = ""
+    share: float = 0.0  # of the budget that is gone
+
+    def __str__(self) -> str:
+        if self.budget:
+            return f"epoch {self.epoch}, {100 * min(1.0, self.share):.0f} % of {self.budget}"
+        return f"epoch {self.epoch}/{self.epochs}"
 
 
 class Journal:
@@ -57,15 +74,15 @@ class Journal:
         if not self.quiet:
             say(in_words_of_caller(text))
 
-    def write(self, line: Line, epochs: int = 0) -> None:
-        """Record a line; that of an epoch, out of so many, is shown too."""
+    def write(self, line: Line, place: Place | None = None) -> None:
+        """Record a line; that of an epoch, which has a place in the run, is shown too."""
         if self.writes and self.run is not None:
             self.run.log(line)
             if self.tracking is not None:
                 self.tracking.write(line)
         # On a terminal the bar shows the rest.
-        if epochs and ("verdict" in line or not err.is_terminal):
-            self.say(epoch_text(line, epochs))
+        if place and ("verdict" in line or not err.is_terminal):
+            self.say(epoch_text(line, place))
 
     @contextmanager
     def bar(self, total: int, done: int) -> Iterator[Callable[[int, str], None]]:
@@ -83,22 +100,22 @@ class Journal:
             yield lambda position, text: progress.update(task, completed=position, description=text)
 
 
-def epoch_text(line: Line, epochs: int) -> str:
+def epoch_text(line: Line, place: Place) -> str:
     """The line of a finished epoch."""
-    left = line["seconds"] / line["epoch"] * (epochs - line["epoch"])
-    text = step_text(line["epoch"], epochs, line["loss"], line["lr"], line["images"] / line["seconds"])
-    text += f"  {format_duration(left)} left"
+    text = step_text(place, line["loss"], line["lr"], line["images"] / line["seconds"])
+    text += f"  {format_duration(place.left)} left"
     for name, value in line.items():
         if name.startswith("accuracy/"):
-            text += f"  {name.removeprefix('accuracy/')} {100 * value:.0f} %"
+            task = name.removeprefix("accuracy/")
+            text += f"  {task} {100 * value:.0f} % (chance {100 * line[f'chance/{task}']:.0f} %)"
     if "verdict" in line:
         text += f"  | {line['verdict']}: {line['why']}"
     return text
 
 
-def step_text(epoch: int, epochs: int, loss: float, lr: float, rate: float) -> str:
+def step_text(place: Place, loss: float, lr: float, rate: float) -> str:
     """The figures that a bar and a line have in common."""
-    return f"epoch {epoch}/{epochs}  loss {loss:.4f}  lr {lr:.4f}  {rate:.0f} images/s"
+    return f"{place}  loss {loss:.4f}  lr {lr:.4f}  {rate:.0f} images/s"
 
 
 def format_duration(seconds: float) -> str:

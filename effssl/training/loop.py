@@ -1,8 +1,8 @@
 """The training loop: views → loss → gradient → update → momentum; then an evaluation, a line, a checkpoint.
 
-effssl pretrain --data cifar10 --objective byol+rotation --out runs/first
-effssl pretrain --data cifar10 --objective byol+rotation --out runs/first --resume auto
-torchrun --nproc-per-node 2 -m effssl pretrain --data cifar10 --objective byol+rotation --out runs/first
+effssl pretrain --data cifar10 --objective simclr+rotation --out runs/first
+effssl pretrain --data cifar10 --objective simclr+rotation --out runs/first --resume auto
+torchrun --nproc-per-node 2 -m effssl pretrain --data cifar10 --objective simclr+rotation --out runs/first
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from effssl.network.loaded import dump_encoder
+from effssl.recipes.budgets import parse_budget
 from effssl.run import RunFolder
 from effssl.runtime.distribution import barrier, rank, world_size
 from effssl.runtime.files import write_atomically
@@ -21,10 +22,11 @@ from effssl.runtime.progress import say
 from effssl.runtime.signals import Stop
 from effssl.training.budget import Budget
 from effssl.training.health import Monitor
-from effssl.training.journal import Journal, format_duration, step_text
+from effssl.training.journal import Journal, Place, format_duration, step_text
 from effssl.training.metadata import encoder_metadata
 from effssl.training.saving import Checkpoints, check_finite
 from effssl.training.trainer import Trainer
+from effssl.training.verdict import Representation
 
 CHECK_EVERY = 20  # steps between two reads of the loss; each of them waits for the device
 
@@ -41,14 +43,14 @@ def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget
         monitor.every = budget.begin(trainer, monitor.every)
     stop.training = True
     with journal.bar(trainer.clock.total_steps, trainer.steps_done) as update:
-        progress = Progress(trainer, journal, update, estimate=budget is None)
+        progress = Progress(trainer, journal, update, budget)
         while not trainer.finished:
             with trainer.timed():
                 train_epoch(trainer, checkpoints, progress, budget)
             line = trainer.end_epoch()
             if trainer.finished or trainer.position.epoch % monitor.every == 0:
                 line |= monitor.evaluate(line)
-            journal.write(line, trainer.clock.epochs)
+            journal.write(line, place_of(trainer, budget))
             checkpoints.after_epoch()
     with trainer.averaged():
         encoder = monitor.finished(trainer.objective.network.encoder)
@@ -59,13 +61,23 @@ def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget
         say_gain(trainer, journal)
 
 
+def place_of(trainer: Trainer, budget: Budget | None, running: bool = False) -> Place:
+    """Where the run is after an epoch, or in one that is `running`."""
+    at, epochs = trainer.position, trainer.clock.epochs
+    if budget is None:
+        left = trainer.seconds / at.epoch * (epochs - at.epoch) if at.epoch else 0.0
+        return Place(at.epoch + running, epochs, left)
+    gone = budget.elapsed()
+    left = max(0.0, budget.seconds - gone) if not trainer.finished else 0.0
+    return Place(at.epoch + running, epochs, left, trainer.config.budget, gone / parse_budget(trainer.config.budget))
+
+
 def say_gain(trainer: Trainer, journal: Journal) -> None:
-    """Did it help? kNN accuracy of the starting weights, and of those now."""
-    before, after = (trainer.position.evaluations[i]["knn"] for i in (0, -1))
-    if before is not None and after is not None:
-        journal.say(
-            f"kNN {before:.1f} % with the starting weights → {after:.1f} % now ({after - before:+.1f}), validation"
-        )
+    """Did it help? The score of the starting weights, and of those now."""
+    first, last = (Representation(**trainer.position.evaluations[i]) for i in (0, -1))
+    if first.score is not None and last.score is not None:
+        gain = f"{last.score:.1f} % now ({last.score - first.score:+.1f})"
+        journal.say(f"{last.measure} {first.score:.1f} % with the starting weights → {gain}")
 
 
 def train_epoch(trainer: Trainer, checkpoints: Checkpoints, progress: Progress, budget: Budget | None) -> None:
@@ -93,7 +105,8 @@ def begin(trainer: Trainer, run: RunFolder, journal: Journal, monitor: Monitor, 
         journal.write({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | monitor.evaluate() | monitor.baselines())
         return
     at, before = trainer.position, state["processes"]
-    text = f"resuming after epoch {at.epoch} of {trainer.clock.epochs}"
+    total = "" if trainer.config.budget else f" of {trainer.clock.epochs}"
+    text = f"resuming after epoch {at.epoch}{total}"
     if at.step:
         text += f" and {at.step} of {trainer.clock.steps_per_epoch} steps"
     if before != world_size():
@@ -107,11 +120,14 @@ def begin(trainer: Trainer, run: RunFolder, journal: Journal, monitor: Monitor, 
 class Progress:
     """Shows speed and loss while an epoch runs, and once how long the run will take."""
 
-    def __init__(self, trainer: Trainer, journal: Journal, update: Callable[[int, str], None], estimate: bool) -> None:
+    def __init__(
+        self, trainer: Trainer, journal: Journal, update: Callable[[int, str], None], budget: Budget | None
+    ) -> None:
         self.trainer = trainer
         self.journal = journal
         self.update = update
-        self.estimate = estimate
+        self.budget = budget
+        self.estimate = budget is None
         self.start()
 
     def start(self) -> None:
@@ -123,7 +139,8 @@ class Progress:
         """Update the bar."""
         trainer, at = self.trainer, self.trainer.position
         rate = trainer.config.batch_size * (at.step - self.first) / (time.perf_counter() - self.started)
-        text = step_text(at.epoch + 1, trainer.clock.epochs, trainer.means.mean("loss"), trainer.lr, rate)
+        place = place_of(trainer, self.budget, running=True)
+        text = step_text(place, trainer.means.mean("loss"), trainer.lr, rate)
         self.update(trainer.steps_done, text)
         if self.estimate:
             steps = (trainer.clock.total_steps - trainer.steps_done) * relative_cost(trainer)

@@ -69,6 +69,7 @@ class Position:
     flops: int = 0  # of all steps so far
     step_flops: dict[str, int] = field(default_factory=dict)  # counted once, by the sides of the views
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    baselines: dict[str, float] = field(default_factory=dict)  # what costs nothing, by the same measure
 
 
 def trainable(objective: Objective) -> bool:

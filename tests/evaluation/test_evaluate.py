@@ -49,7 +49,7 @@ def truncate(path: Path) -> None:
 
 
 BAD = [
-    ("knn", {"k": 0}),
+    ("knn", {"k": -1}),
     ("knn", {"temperature": 0.0}),
     ("linear", {"epochs": 0}),
     ("linear", {"lr": [0.1, float("nan")]}),
@@ -96,7 +96,7 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
 def test_refusals_on_the_command_line(in_tmp: Path, capsys: pytest.CaptureFixture) -> None:
     run = effssl.pretrain("digits", "rotation", out="run", epochs=1, quiet=True, subset=64, batch_size=32)
     small = ["small", "--weights", "random", "--data", "digits"]
-    assert "k is 0" in refused(capsys, "knn", *small, "--k", "0")
+    assert "k is -1" in refused(capsys, "knn", *small, "--k", "-1")
     assert "image_size is -1" in refused(capsys, "knn", *small, "--image-size", "-1")
     assert "cannot be written" in refused(capsys, "knn", *small, "--out", "nowhere/a.json")
     assert "cannot be written" in refused(capsys, "knn", *small, "--out", "run")

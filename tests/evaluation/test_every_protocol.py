@@ -52,7 +52,31 @@ def test_every_protocol_leaves_the_encoder_untouched_and_says_how_it_measured(
 
 
 def test_no_protocol_is_forgotten() -> None:
-    assert set(QUICK) | {"detect"} == set(protocol_names())
+    assert set(QUICK) | {"detect", "agreement"} == set(protocol_names())
+
+
+def test_agreement_needs_neither_labels_nor_test_images(encoder: LoadedEncoder, digits: Data) -> None:
+    bare = Data("bare", dataclasses.replace(digits.train, labels=None, classes=[]))
+    before = encoder.fingerprint()
+    score = effssl.evaluate("agreement", encoder, bare, images=100)
+    assert encoder.fingerprint() == before
+    assert score.constants["chance"] == pytest.approx(100 * 10 / 99)
+    assert score.constants["chance"] < score.value < 100
+    assert score.source["train_images"] == 100
+    assert effssl.evaluate("agreement", encoder, digits, images=100).value == score.value
+    with pytest.raises(effssl.RequestError, match="agreement: images is 9"):
+        effssl.evaluate("agreement", encoder, bare, images=9)
+
+
+def test_chance_stands_beside_an_accuracy(encoder: LoadedEncoder, digits: Data) -> None:
+    assert digits.test is not None
+    assert digits.test.labels is not None
+    most = 100 * float(digits.test.labels.bincount().max()) / 360
+    for what in ("knn", "robustness"):
+        score = effssl.evaluate(what, encoder, digits)
+        assert score.constants["chance"] == pytest.approx(most)
+        assert score.constants["k"] == 1437 // 10  # as many as a class has images
+    assert effssl.evaluate("knn", encoder, digits, k=200).constants["k"] == 200
 
 
 @pytest.mark.parametrize("what", ["linear", "transfer"])

@@ -189,6 +189,8 @@ def test_a_page_shows_images_without_files_and_reports_missing_ones(
 ) -> None:
     main(["pack", str(folder / "china"), "--out", "pack"])
     how = ["--weights", "random", "--image-size", "16", "--workers", "0"]
+    pixels = json.loads(Path("pack/pack.json").read_text())
+    Path("pack/pack.json").write_text(json.dumps(pixels | {"root": "gone"}))  # the packed files were deleted
     for data, size in ("digits", (8, 8)), ("pack", (96, 96)):
         main(["outliers", "small", "--data", data, *how, "--top", "3", "--out", f"{data}.html"])
         shown = thumbnails(Path(f"{data}.html"))
@@ -243,13 +245,13 @@ def test_tables_fit_the_screen(in_tmp: Path, monkeypatch: pytest.MonkeyPatch, ca
     [
         (["embed", "RUN", "--data", "FOLDER"], "which file to write? --out"),
         (["embed", "--data", "FOLDER", "--out", "f.npz"], "which encoder?"),
-        (["embed", "RUN", "--out", "f.npz"], "--data is needed"),
+        (["embed", "small", "--weights", "random", "--out", "f.npz"], "which images? --data FOLDER"),
         (["embed", "RUN", "--data", "nowhere", "--out", "f.npz"], "no data set or folder named 'nowhere'"),
         (["embed", "small", "--data", "FOLDER", "--out", "f.npz"], "small has no pretrained weights"),
         (["embed", "RUN", "--data", "FOLDER", "--out", "f.xlsx"], "feature files end with .parquet, .npz, .csv"),
         (["embed", "RUN", "--data", "FOLDER", "--out", "mine.csv"], "mine.csv exists and is not from effssl embed"),
         (["neighbors", "RUN", "--data", "FOLDER"], "which image? --query IMAGE"),
-        (["duplicates", "RUN"], "which images? --data FOLDER, or --features"),
+        (["duplicates", "resnet18"], "which images? --data FOLDER, or --features"),
         (["duplicates", "--features", "none.npz"], "no feature file at none.npz; write one: effssl embed"),
         (["duplicates", "--features", "mine.csv"], "neither a column path nor a column index"),
         (["duplicates", "RUN", "--features", "mine.csv"], "needs no RUN"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,32 @@ def test_a_file_says_the_same_as_the_run(run: Path, folder: Path, embedding: Emb
     assert effssl.outliers(run, folder, labels="folders", workers=0) == effssl.outliers(features=embedding)
 
 
+def test_a_run_knows_its_images(run: Path, folder: Path, tmp_path: Path) -> None:
+    assert effssl.outliers(run, workers=0) == effssl.outliers(run, folder, workers=0)
+    query = folder / "china/17.png"
+    assert effssl.neighbors(effssl.Run(run), query=query, workers=0) == effssl.neighbors(run, folder, query, workers=0)
+    moved = shutil.copytree(run, tmp_path / "moved")
+    config = moved / "config.yaml"
+    config.write_text(config.read_text().replace(str(folder), str(tmp_path / "gone")))
+    with pytest.raises(
+        RequestError, match=r"gone, which .*moved was trained on, is not there; --data names the images"
+    ):
+        effssl.duplicates(moved)
+
+
+def test_a_pack_is_explored_as_its_folder(run: Path, folder: Path, tmp_path: Path) -> None:
+    pack = effssl.pack(folder, tmp_path / "photos.pack", short_side=0, workers=0)
+    asked = folder / "china/03.png"
+    whole, packed = (effssl.neighbors(run, data, asked, k=3, workers=0)[0].found for data in (folder, pack))
+    assert [one.name for one in packed] == [one.name for one in whole]
+    assert [one.similarity for one in packed] == pytest.approx([one.similarity for one in whole], abs=1e-4)
+    groups = [effssl.duplicates(run, data, workers=0) for data in (folder, pack)]
+    names = [[[copy.name for copy in (one.keep, *one.others)] for one in group] for group in groups]
+    assert names[0] == names[1]
+    assert groups[1][0].keep.width == groups[0][0].keep.width  # of the file
+    assert not groups[1][0].missing
+
+
 def test_requests_that_make_no_sense(run: Path, folder: Path, embedding: Embedding, tmp_path: Path) -> None:
     broken = Embedding(["a", "b"], np.array([[1, np.nan], [1, 0]], np.float32))
     one = Embedding(["a"], np.ones((1, 2), np.float32))
@@ -44,7 +71,7 @@ def test_requests_that_make_no_sense(run: Path, folder: Path, embedding: Embeddi
         (lambda: effssl.duplicates(features=embedding, threshold=1.5), "threshold is 1.5"),
         (lambda: effssl.duplicates(run, features=embedding), "needs no RUN"),
         (lambda: effssl.duplicates(data=folder, features=embedding), "leave out --data"),
-        (lambda: effssl.duplicates(run), "which images"),
+        (lambda: effssl.duplicates("small", weights="random"), "which images"),
         (lambda: effssl.duplicates(data=folder), "which encoder"),
         (lambda: effssl.outliers(features=embedding, top=0), "top is 0"),
         (lambda: effssl.outliers(features=one), "has no neighbors"),

@@ -36,7 +36,11 @@ def test_at_every_width(written: Path, visit: Any, width: int) -> None:
     assert page.locator(".chart svg[role=img]").count() == 6
     assert page.locator("h1").inner_text() == "digits"
     assert page.evaluate("window.broken") is None
-    assert page.locator(".chart line.chance").count() == 1
+    assert page.locator(".chart line.chance").count() == 4  # of the task; pixels, patches and guessing beside kNN
+    assert page.locator(".standing tr").count() == 5
+    assert page.locator(".standing .own").inner_text().startswith("this run")
+    assert page.locator("#examples .pair").count() == 6
+    assert page.locator("#examples .pair").first.locator(".tile").count() == 11  # an image, and twice five neighbors
     page.fill("#map-bar input[type=search]", "17")
     page.press("#map-bar input[type=search]", "Enter")  # its neighbors are shown
     cut = """() => [...document.querySelectorAll('figcaption, .views .name, .near span')].filter(
@@ -132,6 +136,7 @@ def test_a_class_can_be_shown_alone_and_searched_for(written: Path, visit: Any) 
 def test_curves_can_be_read_zoomed_and_hidden(written: Path, visit: Any) -> None:
     page = visit(written)
     chart = page.locator(".chart").first
+    chart.scroll_into_view_if_needed()
     box = chart.locator("svg[role=img]").bounding_box()
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 50)
     last = page.evaluate("DATA.curves.columns.loss.at(-1)")
@@ -168,6 +173,11 @@ def test_comparison_and_lonely_curves(digits: Run, plain: Run, desk: Path, visit
     assert len(dashes) == 2  # distinct without color
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert "objective" in page.locator("#differences").inner_text()
+    page.locator("#curve-bar select").nth(2).select_option("objective")
+    names = page.locator(".chart").first.locator(".legend button").all_inner_texts()
+    assert names == ["byol+rotation (1)", "byol (1)"]
+    page.locator("#curve-bar select").nth(1).select_option("3")
+    assert page.locator(".chart").first.locator(".legend button").count() == 2
     visit(write_report(digits.folder, desk / "curves.html", images=0), 360)
 
 

@@ -64,7 +64,18 @@ def test_everything_of_a_run(digits: Run, written: Path) -> None:
     ]  # fmt: skip
     assert found["curves"]["columns"]["loss/rotation"][1:] == [line["loss/rotation"] for line in digits.metrics()[1:]]
     assert found["curves"]["columns"]["loss"][0] is None  # the untrained network has no loss
-    costs_nothing = {f"kNN of {name}, validation" for name in ("untrained network", "pixels", "patches")}
+    free = ("untrained network", "raw pixels", "k-means patches", "chance")
+    costs_nothing = {f"kNN of {name}, validation" for name in free}
+    assert found["standing"]["scores"].keys() == {"this run", *free}
+    assert found["standing"]["scores"]["this run"] == digits.metrics()[-1]["knn"]
+    head = text.split("<main>")[0]
+    assert head.index("Is it any good?") < head.index('class="cards"')
+    assert all(head.count(f'<th scope="row">{name}</th>') == 1 for name in found["standing"]["scores"])
+    examples = found["map"]["examples"]
+    assert len(examples) == 6
+    for one in examples:
+        assert len(one["run"]) == len(one["pixels"]) == 5
+        assert one["query"] not in one["run"] + one["pixels"]
     assert {score["name"] for score in found["scores"]} == {
         "kNN, validation", "rotation accuracy", "kNN, test", *costs_nothing,
     }  # fmt: skip

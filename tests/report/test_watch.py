@@ -75,9 +75,9 @@ def test_a_run_that_was_stopped(run: Run, capsys: pytest.CaptureFixture) -> None
 def test_a_time_budget_ends_when_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run = Run.create(tmp_path / "run", Config(data="digits", epochs=10, budget="1m"))
     run.log({"epoch": 7, "seconds": 30.0, "loss": 1.0})
-    assert "epoch 7 of about 10 within 1m" in shown(run, capsys)
+    assert "epoch 7 within 1m" in shown(run, capsys)
     run.encoder_path.write_bytes(b"")
-    assert "epoch 7 of 7 within 1m, finished" in shown(run, capsys)
+    assert "epoch 7 within 1m, finished" in shown(run, capsys)
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -23,9 +23,12 @@ def test_demo_runs_and_is_not_repeated(
     for line in ("byol       epoch", "efficient  epoch", "paper      epoch"):
         assert line in text.err
     assert (in_tmp / "here/demo.png").stat().st_size > 10_000
+    rows = [line.split("│")[1].strip() for line in text.out.splitlines() if line.count("│") > 3]
+    assert rows[:2] == ["raw pixels", "untrained"]
     assert "Comparison" in (in_tmp / "here/comparison.html").read_text()
     results = json.loads((in_tmp / "here/results.json").read_text())
     byol, paper = results["arms"]["byol"][0], results["arms"]["paper"][0]
+    assert 0 < results["free"]["untrained"]["knn"] < results["free"]["raw pixels"]["linear"] <= 100
     assert paper["flops"] / byol["flops"] == pytest.approx(1.75, abs=0.15)
     assert results["arms"]["efficient"][0]["flops"] < paper["flops"]  # twice the epochs, at less cost
     before = (in_tmp / "here/digits-byol-0/encoder.safetensors").stat().st_mtime_ns
@@ -46,7 +49,7 @@ def test_no_gain_is_reported(capsys: pytest.CaptureFixture) -> None:
         curve = [{"epoch": 1, "flops": 1, "knn": knn}]
         return {"knn": knn, "linear": knn, "epochs": 1, "seconds": 1.0, "flops": 1.0, "curve": curve}
 
-    demo.print_table({demo.BASE: [arm(30)], demo.EFFICIENT: [arm(29)], demo.PAPER: [arm(31)]}, "cifar10")
+    demo.print_table({demo.BASE: [arm(30)], demo.EFFICIENT: [arm(29)], demo.PAPER: [arm(31)]}, "cifar10", {})
     text = capsys.readouterr()
     assert "efficient shows no gain: -1.0" in text.err
     assert "the paper's form gains 1.0" in text.err

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from effssl.training.health import Representation, TaskAccuracy, effective_rank, spread, task_accuracies, verdict
+import effssl
+from effssl.training.health import effective_rank, spread
 
 
 def test_spread_is_one_for_random_directions_and_zero_for_one_point() -> None:
@@ -24,49 +28,22 @@ def test_effective_rank_counts_directions() -> None:
     assert effective_rank(two) == pytest.approx(math.exp(math.log(2)))
 
 
-START = Representation(0.3, 0.28, 90, 80, 25.0)
+QUICK = {"objective": "simclr", "epochs": 2, "batch_size": 32, "image_size": 16, "quiet": True, "encoder": "tiny"}
 
 
-@pytest.mark.parametrize(
-    ("evaluations", "word"),
-    [
-        ([START], "too early to tell"),
-        ([START, Representation(0.6, 0.7, 70, 40, 33.0)], "learning"),
-        ([START, Representation(0.6, 0.7, 70, 40, 25.2)], "too early to tell"),
-        ([START, Representation(0.6, 0.01, 70, 40, 33.0)], "collapsing"),
-        ([START, Representation(0.01, 0.7, 70, 40, 33.0)], "collapsing"),
-        ([START, Representation(0.3, 0.1, 70, 40, 33.0)], "collapsing"),
-        ([START, Representation(0.6, 0.7, 70, 1.1, 33.0)], "collapsing"),
-        ([START] * 3 + [Representation(0.3, 0.3, 20, 20, 24.0)], "collapsing"),
-        ([Representation(0.3, 0.28, 90, 80), Representation(0.6, 0.7, 120, 80)], "learning"),
-        ([Representation(0.3, 0.28, 90, 80), Representation(0.3, 0.3, 90, 80)], "too early to tell"),
-    ],
-)
-def test_verdicts(evaluations: list[Representation], word: str) -> None:
-    said, why = verdict(evaluations, [])
-    assert said == word
-    assert why
-
-
-NO_LABELS = [Representation(0.3, 0.28, 90, 80), Representation(0.3, 0.3, 90, 80)]
-
-
-@pytest.mark.parametrize(("name", "chance"), [("rotation", 0.25), ("jigsaw", 0.01), ("two angles", 0.5)])
-def test_a_task_that_is_solved_is_a_sign_of_learning_without_labels(name: str, chance: float) -> None:
-    below, above = (TaskAccuracy(name, chance + share * (1 - chance), chance) for share in (0.1, 0.4))
-    assert verdict(NO_LABELS, [above])[0] == "learning"
-    assert f"{name} accuracy" in verdict(NO_LABELS, [above])[1]
-    assert verdict(NO_LABELS, [below])[0] == "too early to tell"
-    assert verdict(NO_LABELS, [below, above])[0] == "learning"
-    grown = [NO_LABELS[0], Representation(0.6, 0.7, 120, 80)]
-    assert verdict(grown, [below])[0] == "too early to tell"  # more directions, but the task is at chance
-    assert verdict(grown, [])[0] == "learning"
-
-
-def test_tasks_are_read_from_the_journal() -> None:
-    line = {"loss": 1.0, "accuracy/jigsaw": 0.3, "chance/jigsaw": 0.01}
-    assert task_accuracies(line) == [TaskAccuracy("jigsaw", 0.3, 0.01)]
-
-
-def test_too_few_images_are_not_called_collapsed() -> None:
-    assert verdict([START, Representation(0.3, 0.3, 1.0, 1.0, 90.0, sampled=2)], [])[0] == "too early to tell"
+def test_without_labels_a_run_stands_beside_what_costs_nothing(tiny_photos: Tensor, tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", tiny_photos[:64].permute(0, 2, 3, 1).numpy())
+    run = effssl.pretrain(str(tmp_path / "images.npy"), out=tmp_path / "run", **QUICK)
+    first, *others = run.metrics()
+    assert {"baseline/pixels", "baseline/patches", "baseline/chance", "agreement"} <= first.keys()
+    assert "baseline/untrained" not in first  # it is the first evaluation itself
+    assert first["baseline/chance"] == pytest.approx(100 * 10 / 63, abs=1e-3)
+    assert all("knn" not in line and 0 <= line["agreement"] <= 100 for line in others)
+    assert "agreement of neighbors" in others[-1]["why"]
+    again = effssl.pretrain(
+        str(tmp_path / "images.npy"), out=tmp_path / "again", start_from=str(run.folder), **(QUICK | {"epochs": 1})
+    )
+    first_again = again.metrics()[0]
+    assert first_again["agreement"] == pytest.approx(others[-1]["agreement"], abs=1e-3)  # of the starting weights
+    assert first_again["baseline/pixels"] == first["baseline/pixels"]  # the same protocol on the same images
+    assert first_again["baseline/untrained"] == pytest.approx(first["agreement"], abs=25)  # of other random weights

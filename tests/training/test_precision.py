@@ -212,7 +212,7 @@ def test_a_time_budget_is_planned_in_the_chosen_precision(tmp_path: Path, capfd:
         "digits", "byol", encoder="tiny", batch_size=32, subset=128, budget="8s", precision="auto", out=tmp_path / "r"
     )
     said = capfd.readouterr().err
-    assert said.index("precision ") < said.index("8s are about")
+    assert said.index("precision ") < said.index("8s chose about")
     assert run.config.precision in ("float32", "bf16")
     assert run.finished
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import effssl
+from effssl.cli import main
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.training.trainer import Trainer
 
@@ -27,7 +29,8 @@ def test_a_run_learns_and_says_so(tmp_path: Path) -> None:
     metrics = run.metrics()
     first, last = metrics[0], metrics[-1]
     assert last["knn"] > first["knn"] + 2
-    assert last["verdict"] == "learning"
+    assert first["baseline/pixels"] > last["knn"] + 2  # digits are that easy, and the run says so
+    assert last["verdict"] == "worse than pixels"
     assert last["accuracy/rotation"] > 0.4
     assert run.knn().accuracy > 65  # chance is 10
 
@@ -310,10 +313,19 @@ def test_a_run_stands_beside_what_costs_nothing(finished: effssl.Run) -> None:
         "knn of pixels k=20",
     } <= finished.results().keys()
     assert score.value > 50
+    assert score.constants["chance"] == pytest.approx(10, abs=2)
     before = finished.results()
     with pytest.raises(effssl.RequestError, match="probe-contrastive has no baselines"):
         finished.scores("probe-contrastive", baselines=True)
     assert finished.results() == before
+
+
+def test_eval_says_how_the_run_compared(finished: effssl.Run, capsys: pytest.CaptureFixture) -> None:
+    main(["eval", "knn", str(finished.folder), "--k", "20"])
+    said = capsys.readouterr().out
+    assert re.search(r"│ chance +│ +1\d\.\d\d %", said)
+    names = ("untrained network", "k-means patches", "raw pixels", "chance")
+    assert re.search(f"while it was trained: kNN .* %.*{'.*'.join(f'{name} .*' for name in names)}", said)
 
 
 def test_patches_are_computed_not_trained(tmp_path: Path) -> None:

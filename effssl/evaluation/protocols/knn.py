@@ -8,17 +8,17 @@ from effssl.data import Data
 from effssl.evaluation.protocol import EvaluationProtocol
 from effssl.evaluation.score import Score
 from effssl.features.extract import extract, labelled
-from effssl.features.knn import TEMPERATURE, K, knn_accuracy
+from effssl.features.knn import TEMPERATURE, fitting_k, knn_accuracy
 from effssl.network.loaded import LoadedEncoder
-from effssl.schema import Positive, Small
+from effssl.schema import Count, Small
 
 
 @dataclass(frozen=True)
 class KnnOptions:
     """Options of the k-nearest-neighbor classifier."""
 
-    k: Positive = K
-    """number of neighbors"""
+    k: Count = 0
+    """number of neighbors; 0 is 200, or as many as a class has images on average if these are fewer"""
     temperature: Small = TEMPERATURE
     """of the weights exp(cosine / temperature)"""
 
@@ -28,9 +28,11 @@ def evaluate_knn(encoder: LoadedEncoder, data: Data, options: KnnOptions) -> Sco
     train_images, test_images = labelled(data, "knn")
     train = extract(encoder, train_images, "train features")
     test = extract(encoder, test_images, "test features")
-    accuracy = knn_accuracy(train, test, options.k, options.temperature, "neighbors")
+    assert train.labels is not None
+    k = options.k or fitting_k(train.labels)
+    accuracy = knn_accuracy(train, test, k, options.temperature, "neighbors")
     constants = {
-        "k": min(options.k, len(train.h)),
+        "k": min(k, len(train.h)),
         "temperature": options.temperature,
         "similarity": "cosine",
         "bank": "train, no augmentation",
