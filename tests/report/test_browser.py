@@ -161,7 +161,7 @@ def test_curves_can_be_read_zoomed_and_hidden(written: Path, visit: Any) -> None
     lines = chart.locator("svg[role=img] path[fill=none]").count()
     chart.locator(".legend button").first.click()
     assert chart.locator("svg[role=img] path[fill=none]").count() == lines - 1
-    page.locator("#curve-bar select").select_option("tflop")
+    page.locator("#curve-bar select").first.select_option("tflop")
     assert "TFLOP" in page.locator(".chart").first.inner_text()
 
 
