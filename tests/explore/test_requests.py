@@ -39,9 +39,7 @@ def test_a_run_knows_its_images(run: Path, folder: Path, tmp_path: Path) -> None
     moved = shutil.copytree(run, tmp_path / "moved")
     config = moved / "config.yaml"
     config.write_text(config.read_text().replace(str(folder), str(tmp_path / "gone")))
-    with pytest.raises(
-        RequestError, match=r"gone, which .*moved was trained on, is not there"
-    ):
+    with pytest.raises(RequestError, match=r"gone, which .*moved was trained on, is not there"):
         effssl.duplicates(moved)
 
 
