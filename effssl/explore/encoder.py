@@ -15,6 +15,7 @@ from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
 from effssl.runtime.device import pick_device
 from effssl.runtime.errors import RequestError
+from effssl.several import PLUS
 
 EncoderLike = str | Path | RunFolder | LoadedEncoder
 """Anything `effssl.load` takes, a run, or a loaded encoder."""
@@ -62,7 +63,8 @@ def own_data(run: EncoderLike | None) -> str:
     if folder is None:
         raise RequestError("which images? --data FOLDER, or --features with a file of effssl embed")
     data = folder.config.data
-    if os.path.isabs(data) and not is_shards(data) and not os.path.exists(data):
+    alone = PLUS not in data and not is_shards(data)
+    if alone and os.path.isabs(data) and not os.path.exists(data):
         raise RequestError(f"{data}, which {folder.folder} was trained on, is not there; --data names the images")
     return data
 
