@@ -167,8 +167,8 @@ def pretrain(
 
     Settings are the fields of `effssl.config.Config`; those of a term come as a mapping:
     `pretrain("cifar10", "simclr+rotation", epochs=20, rotation={"weight": 0.4})`. Several data sets come as a list,
-    each perhaps with a weight: `pretrain(["photos", "2*scans"])`. A finished run gets its `report.html` unless `report` is
-    False; `log="csv,wandb"` also gives its lines to trackers: csv, tensorboard, wandb, mlflow.
+    each perhaps with a weight: `pretrain(["photos", "2*scans"])`. A finished run gets its `report.html` unless `report`
+    is False; `log="csv,wandb"` also gives its lines to trackers: csv, tensorboard, wandb, mlflow.
     """
     from effssl.training.request import Request
     from effssl.training.trackers import tracker_names
