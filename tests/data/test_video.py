@@ -80,7 +80,7 @@ def test_videos_that_cannot_be_used(film: Path, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(RequestError, match=says) as error:
             open_data(spec)
         assert "\n" not in str(error.value)
-    with pytest.raises(RequestError, match="--out is needed"):
+    with pytest.raises(RequestError, match="is needed: a folder for the pack"):
         effssl.pack(f"{film}:7")
     images = open_data(f"{film}:20").train
     content = bytearray(film.read_bytes())
