@@ -122,7 +122,7 @@ def test_a_name_with_a_plus_is_one_set(tmp_path: Path) -> None:
         (["digits", "nothing"], "no data set or folder named 'nothing'"),
         (["digits", "digits"], "digits is given twice"),
         (["digits", "0*digits"], r"0\*digits: the weight of a data set is above 0"),
-        (["digits", ""], "--data is needed"),
+        (["digits", ""], "data= is needed"),
     ],
 )
 def test_sets_that_cannot_be_joined(data: list[str], says: str, in_tmp: Path) -> None:
