@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,7 +46,9 @@ BASELINE_PATCHES = "patches-100"  # enough for a yardstick, and quick
 
 
 def spread(features: Tensor) -> float:
-    """Standard deviation of L2-normalized features per dimension, times √dim."""
+    """Standard deviation of L2-normalized features per dimension, times √dim; of a single image it is not defined."""
+    if len(features) < 2:
+        return math.nan
     unit = F.normalize(features.double(), dim=1)
     return float(unit.std(0).mean() * unit.shape[1] ** 0.5)
 

@@ -277,7 +277,7 @@ def test_wrong_data_is_not_taken_for_cifar(tmp_path: Path, monkeypatch: pytest.M
     text = str(error.value)
     assert "(50, 32, 32, 3)" in text  # the data folder was tried and found wanting
     assert "no network in this test" in text
-    assert "--data digits" in text
+    assert 'data="digits"' in text
     assert "npm" not in text  # which carries CIFAR-10 only
     assert not (tmp_path / "cifar100.npz").exists()
 

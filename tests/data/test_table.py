@@ -149,4 +149,4 @@ def test_a_table_trains_resumes_evaluates_embeds_and_packs(album: Path) -> None:
     assert near[0].found[0].name.startswith(str(album / "pictures"))
     packed = open_data(str(effssl.pack(table, workers=0)))
     assert packed.train.labels.tolist() == [1, 0] * 4
-    assert [str(path) for path in packed.test.paths] == [f"pictures/{i}.jpg" for i in range(8, 12)]
+    assert list(packed.test.paths) == [album / f"pictures/{i}.jpg" for i in range(8, 12)]
