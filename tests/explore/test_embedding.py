@@ -170,11 +170,11 @@ class StopAfter(LoadedEncoder):
         self.left = batches
         self.eval()
 
-    def preprocess(self, images: Tensor) -> Tensor:
+    def normalized(self, x: Tensor) -> Tensor:
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
-        return super().preprocess(images)
+        return super().normalized(x)
 
 
 def test_a_finished_file_is_left_alone_and_others_are_refused(

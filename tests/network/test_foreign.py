@@ -151,8 +151,8 @@ def test_options_that_the_source_defines_are_refused(resnet: nn.Module, in_tmp: 
 @pytest.mark.parametrize(
     ("source", "encoder", "message"),
     [
-        ("w.pth", "", "does not name its architecture; add --encoder"),
-        ("w.pth", "resnet50", "is --encoder right"),
+        ("w.pth", "", "does not name its architecture; add encoder="),
+        ("w.pth", "resnet50", "is encoder= right"),
         ("nowhere.pth", "resnet18", "no run folder or weight file"),
         ("resnet19", "", "did you mean resnet1"),
         ("text.pth", "resnet18", "is not a weight file"),

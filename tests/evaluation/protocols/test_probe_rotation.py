@@ -17,7 +17,7 @@ from effssl.network.loaded import LoadedEncoder
 def test_features_of_rotated_images(encoder: LoadedEncoder, digits: Data) -> None:
     turned = extract(encoder, digits.test, turns=1).h
     with torch.inference_mode():
-        by_hand = encoder.encoder(torch.rot90(encoder.preprocess(digits.test.pixels), 1, (2, 3)))
+        by_hand = encoder.encoder(torch.rot90(encoder.preprocess(digits.test.pixels / 255), 1, (2, 3)))
         z = encoder.projector(by_hand)
     assert torch.allclose(turned, by_hand, atol=1e-5)
     assert torch.allclose(extract(encoder, digits.test, turns=1, on="z").h, z, atol=1e-5)
