@@ -43,7 +43,7 @@ def test_wrong_types_and_names_are_refused(values: dict[str, Any], says: str) ->
         ({"epochs": 0}, "epochs is 0; it must be at least 1"),
         ({"batch_size": 1}, "batch_size is 1; it must be at least 2"),
         ({"checkpoint_every": -1}, "checkpoint_every is -1"),
-        ({"workers": -2}, "workers is -2; it must be at least -1"),
+        ({"workers": -2}, "workers is -2; it must be between -1 and 1024"),
         ({"seed": 2**32}, "seed is 4294967296"),
         ({"lr": float("inf")}, "lr is inf"),
         ({"augment": {"flip": 7.0}}, "augment.flip is 7.0; it must be between 0 and 1"),

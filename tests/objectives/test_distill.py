@@ -31,7 +31,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def centered_features(data: Data) -> np.ndarray:
     """What the teacher makes of the training images, minus the mean."""
-    h = open_foreign("pixels-8")(data.train.pixels).double().numpy()
+    h = open_foreign("pixels-8")(data.train.pixels / 255).double().numpy()
     return h - h.mean(0)
 
 
@@ -153,7 +153,7 @@ def test_a_weight_file_needs_its_architecture(data: Data, tmp_path: Path, tiny_p
     with pytest.raises(RequestError, match=r'add distill.encoder, e.g. distill={"encoder": "resnet50"}'):
         make("distill", data, **flags(teacher=path))
     term = make("distill", data, **flags(teacher=path, encoder="small")).terms["distill"]
-    assert torch.allclose(term.features[:8], encoder(tiny_photos[:8]), atol=1e-4)
+    assert torch.allclose(term.features[:8], encoder(tiny_photos[:8] / 255), atol=1e-4)
 
 
 def test_without_images_it_is_refused() -> None:

@@ -33,7 +33,7 @@ def test_metrics_are_scores_of_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "arms" / "one"
     assert train_and_evaluate(FLAGS, folder, neighbors(1, 200)) == {}
     run = Run(folder)
-    assert set(run.results()) == {"knn", "knn k=1"}  # 200 is the default
+    assert set(run.results()) == {"knn k=1", "knn k=200"}
     assert value_of(run, Metric("knn", {"k": 1})) == run.results()["knn k=1"]["value"]
     assert value_of(run, Metric("knn", {"k": 3})) is None
     assert value_of(run, METRICS["linear"]) is None
@@ -70,8 +70,8 @@ def test_what_is_missing_is_explained(tmp_path: Path) -> None:
     }
     missing = train_and_evaluate(FLAGS, tmp_path / "one", metrics)
     assert set(missing) == {"voc", "snr", "set", "nowhere"}
-    assert missing["voc"] == "needs --voc, a folder"
-    assert missing["set"] == "not among --sets"
+    assert missing["voc"] == "needs voc=, a folder"
+    assert missing["set"] == "not among sets="
     assert "signal-to-noise" in missing["snr"]
     assert "no/such/folder" in missing["nowhere"]
 
@@ -90,7 +90,7 @@ def test_a_child_process_says_what_is_missing(tmp_path: Path) -> None:
     job = child_job("one", FLAGS, tmp_path / "one", {"AP": METRICS["AP"], **neighbors(1)})
     assert str(tmp_path / "one") in job.command  # so that `ps` shows which run it is
     done = subprocess.run(job.command, input=job.stdin, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {"AP": "needs --voc, a folder"}
+    assert json.loads(done.stdout) == {"AP": "needs voc=, a folder"}
     assert done.stderr == ""
     bad = child_job("two", {**FLAGS, "lr": 1e30}, tmp_path / "two")
     failed = subprocess.run(bad.command, input=bad.stdin, capture_output=True, text=True)

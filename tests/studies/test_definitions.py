@@ -46,7 +46,7 @@ def smoke(study: Study, out: Path) -> None:
     results = run_study(study, Setup("smoke", 1, out), jobs=0, plan=False)
     assert not [result.failed for result in results if result.failed]
     missing = {why for result in results for why in result.missing.values()}
-    expected = {"E18": "needs --voc, a folder", "E05": "has no projector", "E17": "not among --sets", "E16": "start up"}
+    expected = {"E18": "needs voc=, a folder", "E05": "has no projector", "E17": "not among sets=", "E16": "start up"}
     assert all(expected[study.name] in why for why in missing) if study.name in expected else not missing
     folder = write(StudyResults(study, "smoke", results, "effssl study run"), out / study.name)
     found = json.loads((folder / "results.json").read_text())

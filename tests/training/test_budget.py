@@ -160,7 +160,7 @@ def test_a_run_that_was_stopped_goes_on_with_what_is_left(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [({"budget": "1s"}, "use a longer budget"), ({"budget": "10m", "epochs": 3}, "give --epochs or --budget")],
+    [({"budget": "1s"}, "use a longer budget"), ({"budget": "10m", "epochs": 3}, "give epochs= or budget=")],
 )
 def test_a_budget_that_cannot_be_kept(flags: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=message):

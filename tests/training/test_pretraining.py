@@ -77,7 +77,8 @@ def test_load_gives_a_frozen_module_ready_for_images(finished: effssl.Run) -> No
     images = effssl.open_data("digits").test.pixels[:7]
     features = encoder(images)
     assert features.shape == (7, encoder.dim)
-    assert torch.allclose(features, encoder(images.float() / 255), atol=1e-5)
+    floats = encoder(images.float() / 255)  # are not rounded to gray levels when they are resized
+    assert torch.cosine_similarity(features, floats).min() > 0.999
     assert torch.equal(effssl.load(finished.folder / "encoder.safetensors")(images), features)
     assert encoder(torch.zeros(1, 3, 50, 33, dtype=torch.uint8)).shape == (1, encoder.dim)
     from PIL import Image
