@@ -129,7 +129,7 @@ def test_each_arm_takes_a_step_at_paper_scale(name: str, tmp_path: Path) -> None
         gc.collect()  # a trainer and its loader refer to each other
 
 
-SAME_ARMS = ("B01", "C02", "C03", "C04")  # those of E06 or C01, with other base methods
+SAME_ARMS = ("B01", "C02", "C03", "C04", "C05")  # those of E06 or C01, with other base methods or images
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in SAME_ARMS)) for n in names()])

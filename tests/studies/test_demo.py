@@ -56,6 +56,7 @@ def test_no_gain_is_reported(capsys: pytest.CaptureFixture) -> None:
     assert "never" in text.out
 
 
+@pytest.mark.long
 def test_a_failed_arm_ends_the_demo(
     in_tmp: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

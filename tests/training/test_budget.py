@@ -144,7 +144,7 @@ def test_a_run_that_was_stopped_goes_on_with_what_is_left(tmp_path: Path) -> Non
     assert state["position"]["elapsed"] > 0
     state["position"]["elapsed"] = 3599.0  # as if nearly all of the hour were gone
     save_checkpoint(out / "checkpoint.pt", state)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     after = load_checkpoint(out / "checkpoint.pt")
     assert after["position"]["elapsed"] > 3599
