@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from effssl.exporting.card import model_card
-from effssl.exporting.exported_file import Source
+from effssl.exporting.exported_file import Exportable
 from effssl.features.classifier_files import is_classifier_file, load_classifier
 from effssl.loading import load
 from effssl.run import RunFolder
@@ -75,7 +75,7 @@ def export(
         loaded = loaded.without_whitening()
     loaded.about = strip_values(loaded.about)
     resizes = preprocess == "on" and loaded.pixels.is_picture  # PIL resizes no other pixels
-    exportable = Source(loaded, _classifier(place, loaded, to), resizes)
+    exportable = Exportable(loaded, _classifier(place, loaded, to), resizes)
     module, _, name = function.partition(":")
     exported = getattr(importlib.import_module(f"effssl.exporting.{module}"), name)(exportable, path.name)
     with atomic_path(card_path, new=not overwrite) as temporary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from effssl.augment.pixel_format import PixelFormat
-from effssl.exporting.exported_file import ExportedFile, Source
+from effssl.exporting.exported_file import Exportable, ExportedFile
 from effssl.exporting.inputs import open_code
 from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
@@ -14,7 +14,7 @@ from effssl.runtime.versions import versions
 from effssl.schema import read_yaml
 
 
-def model_card(source: Source, exported: ExportedFile, file: str, to: str, run: RunFolder | None) -> str:
+def model_card(source: Exportable, exported: ExportedFile, file: str, to: str, run: RunFolder | None) -> str:
     """The model card of an exported encoder, in Markdown."""
     loaded, about = source.loaded, source.loaded.about
     parts = [
@@ -74,7 +74,7 @@ def _code(loaded: LoadedEncoder, exported: ExportedFile) -> str:
     return "\n".join([*imports, "", *(line for line in lines if line not in imports)])
 
 
-def _classes(source: Source) -> list[str]:
+def _classes(source: Exportable) -> list[str]:
     """The classes of the second output, and how good they are expected to be."""
     classifier = source.classifier
     if classifier is None:

@@ -9,7 +9,7 @@ from effssl.network.loaded import LoadedEncoder
 
 
 @dataclass(frozen=True)
-class Source:
+class Exportable:
     """An encoder, perhaps with a classifier of its features."""
 
     loaded: LoadedEncoder

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from effssl.augment.center import center_square
 from effssl.data.decoding import least_side
 from effssl.exporting import inputs
-from effssl.exporting.exported_file import ExportedFile, Source
+from effssl.exporting.exported_file import Exportable, ExportedFile
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.progress import spinner
 
@@ -32,7 +32,7 @@ class Program(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Exportable) -> None:
         super().__init__()
         self.source = source
         self.encoder = source.loaded.encoder
@@ -49,7 +49,7 @@ class Program(nn.Module):
         return (features,) if classifier is None else (features, classifier.predict(features))
 
 
-def pt2(source: Source, file: str) -> ExportedFile:
+def pt2(source: Exportable, file: str) -> ExportedFile:
     """A torch.export program."""
     with spinner("exporting the program"), _trace_errors(source):
         images, shapes = _example(source)
@@ -70,7 +70,7 @@ def pt2(source: Source, file: str) -> ExportedFile:
     return _exported(source, content.getvalue(), code, features, run)
 
 
-def onnx(source: Source, file: str) -> ExportedFile:
+def onnx(source: Exportable, file: str) -> ExportedFile:
     """An ONNX graph."""
     try:
         import onnx  # noqa: F401  torch writes the graph with these two
@@ -103,17 +103,17 @@ def onnx(source: Source, file: str) -> ExportedFile:
     return _exported(source, content, code, [f'{outputs} = model.run(None, {{"images": images}})'], run)
 
 
-def _program(source: Source) -> nn.Module:
+def _program(source: Exportable) -> nn.Module:
     if source.classifier is not None:  # computed now, because it cannot be traced
         _ = getattr(source.classifier.head, "members", None)
     return Program(source).to(memory_format=torch.contiguous_format).eval()
 
 
-def _output_names(source: Source) -> list[str]:
+def _output_names(source: Exportable) -> list[str]:
     return ["features"] if source.classifier is None else ["features", "probabilities"]
 
 
-def _example(source: Source) -> tuple[Tensor, dict[str, dict[int, torch.export.Dim]]]:
+def _example(source: Exportable) -> tuple[Tensor, dict[str, dict[int, torch.export.Dim]]]:
     """Images to trace with, and which of their dimensions may vary."""
     batch, size = torch.export.Dim("batch"), source.loaded.size
     if not source.preprocess:
@@ -122,7 +122,7 @@ def _example(source: Source) -> tuple[Tensor, dict[str, dict[int, torch.export.D
     return inputs.random_images(2, size + 5, size + 9), {"images": shapes}
 
 
-def _checked_images(source: Source) -> list[Tensor]:
+def _checked_images(source: Exportable) -> list[Tensor]:
     """Images with which a file is compared with effssl."""
     size = source.loaded.size
     if not source.preprocess:
@@ -131,7 +131,7 @@ def _checked_images(source: Source) -> list[Tensor]:
 
 
 @contextmanager
-def _trace_errors(source: Source) -> Iterator[None]:
+def _trace_errors(source: Exportable) -> Iterator[None]:
     """Silence torch's warnings, and turn any error of its tracers into a one-line RunFailed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -147,7 +147,7 @@ def _trace_errors(source: Source) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _ours(source: Source, images: Tensor) -> Outputs:
+def _ours(source: Exportable, images: Tensor) -> Outputs:
     """What effssl computes for the same images."""
     with torch.inference_mode():
         loaded = source.loaded
@@ -157,7 +157,7 @@ def _ours(source: Source, images: Tensor) -> Outputs:
 
 
 def _exported(
-    source: Source, content: bytes, code: list[str], features: list[str], run: Callable[[Tensor], Outputs]
+    source: Exportable, content: bytes, code: list[str], features: list[str], run: Callable[[Tensor], Outputs]
 ) -> ExportedFile:
     """A program that was compared with effssl, with the code of its card."""
     loaded = source.loaded
@@ -175,7 +175,7 @@ def _exported(
     )  # fmt: skip
 
 
-def _expected(source: Source) -> list[str]:
+def _expected(source: Exportable) -> list[str]:
     """Code that compares `features` of the test image with those of effssl."""
     features = _ours(source, inputs.reference_image())[0][0]
     numbers = ", ".join(f"{value:.6g}" for value in features[:SHOWN].tolist())
@@ -186,7 +186,7 @@ def _expected(source: Source) -> list[str]:
     ]
 
 
-def _compare(source: Source, run: Callable[[Tensor], Outputs]) -> str:
+def _compare(source: Exportable, run: Callable[[Tensor], Outputs]) -> str:
     """Compare the outputs of a program with effssl's, and fail if they differ."""
     worst = 0.0
     for images in _checked_images(source):

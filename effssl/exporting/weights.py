@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from effssl.exporting import inputs
-from effssl.exporting.exported_file import ExportedFile, Source
+from effssl.exporting.exported_file import Exportable, ExportedFile
 from effssl.network.encoders import (
     CLASSIFIERS,
     first_convolution,
@@ -37,7 +37,7 @@ SMALL_STEM = [
 ]
 
 
-def torchvision(source: Source, file: str) -> ExportedFile:
+def torchvision(source: Exportable, file: str) -> ExportedFile:
     """A .pth state dict with torchvision's keys, without the classifier."""
     loaded = source.loaded
     name = loaded.about["encoder"]
@@ -65,7 +65,7 @@ def torchvision(source: Source, file: str) -> ExportedFile:
     )
 
 
-def timm(source: Source, file: str) -> ExportedFile:
+def timm(source: Exportable, file: str) -> ExportedFile:
     """A safetensors file with timm's keys, without the classifier."""
     loaded = source.loaded
     given = loaded.about["encoder"]
@@ -97,7 +97,7 @@ def timm(source: Source, file: str) -> ExportedFile:
     return ExportedFile(save(_tensors(loaded)), code, _normalized(loaded), pixels, features)
 
 
-def safetensors(source: Source, file: str) -> ExportedFile:
+def safetensors(source: Exportable, file: str) -> ExportedFile:
     """Weights and preprocessing, as `effssl.load` reads them."""
     loaded, channels = source.loaded, source.loaded.pixels.channels
     pixels: list[str] = []
