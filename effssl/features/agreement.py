@@ -83,8 +83,8 @@ def _stored(x: Tensor, pixels: PixelFormat) -> Tensor:
 def agreement(plain: Tensor, changed: Tensor, k: int = NEIGHBORS) -> float:
     """Percent of each image's k neighbors that the changed copies have in common with the images; features N×dim.
 
-    >>> x = torch.eye(4) + 0.1 * torch.eye(4).roll(1, 0)
-    >>> agreement(x, 2 * x, k=1), agreement(x, x.flip(0), k=1)
+    >>> x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> agreement(x, 2 * x, k=1), agreement(x, x[[0, 2, 1, 3]], k=1)
     (100.0, 0.0)
     """
     k = min(k, len(plain) - 1)

@@ -90,7 +90,7 @@ def test_a_child_process_says_what_is_missing(tmp_path: Path) -> None:
     job = child_job("one", FLAGS, tmp_path / "one", {"AP": METRICS["AP"], **neighbors(1)})
     assert str(tmp_path / "one") in job.command  # so that `ps` shows which run it is
     done = subprocess.run(job.command, input=job.stdin, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {"AP": "needs voc=, a folder"}
+    assert json.loads(done.stdout) == {"AP": "needs --voc, a folder"}
     assert done.stderr == ""
     bad = child_job("two", {**FLAGS, "lr": 1e30}, tmp_path / "two")
     failed = subprocess.run(bad.command, input=bad.stdin, capture_output=True, text=True)
