@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import resource
 import tarfile
 import tempfile
 import time
@@ -82,6 +83,8 @@ def measure(spec: str, count: int, workers: int) -> list[tuple[str, str, str]]:
             rate, memory = seen / (time.perf_counter() - started), all_memory() / 2**20
             rows.append((f"after {seen:,} images", f"{rate:,.0f} images/s", f"{memory:,.0f}"))
             say("   ".join(rows[-1]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    rows.append(("largest, with the pages of files", "", f"{peak:,.0f}"))
     return rows
 
 

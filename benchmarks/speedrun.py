@@ -44,7 +44,8 @@ def main() -> None:
     args = parser.parse_args()
     if not args.table:
         for seed in range(args.seeds):
-            if not any(_same(row, args.entry, args.budget, seed) for row in stored_rows()):
+            wanted = {"entry": args.entry, "budget": args.budget, "seed": seed, "machine": machine()}
+            if not any(wanted.items() <= row.items() for row in stored_rows()):
                 row = run_entry(args.entry, args.budget, seed)
                 with ROWS.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -68,7 +69,7 @@ def run_entry(entry: str, budget: str, seed: int) -> dict[str, Any]:
         scores = {what: evaluate(what, out, seed) for what in ("linear", "knn")}
     return {
         "entry": entry, "budget": budget, "seed": seed, "seconds": round(seconds, 1), **scores,
-        "machine": f"{os.cpu_count()} cores, {processor_name()}", "effssl": EFFSSL, "commit": commit(),
+        "machine": machine(), "effssl": EFFSSL, "commit": commit(),
     }  # fmt: skip
 
 
@@ -87,8 +88,9 @@ def stored_rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
 
-def _same(row: dict[str, Any], entry: str, budget: str, seed: int) -> bool:
-    return (row["entry"], row["budget"], row["seed"]) == (entry, budget, seed)
+def machine() -> str:
+    """What a row was measured on."""
+    return f"{os.cpu_count()} cores, {processor_name()}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:

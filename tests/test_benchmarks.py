@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import shapes, speedrun, tasks
+from benchmarks import caching, shapes, speedrun, tasks
 from benchmarks.compare import worse
 from benchmarks.growth import cases, one
 from benchmarks.timing import interleaved
@@ -83,3 +83,11 @@ def test_the_tasks_table_pairs_an_arm_with_its_control_by_seed():
     # Differences of 1 and 2: mean 1.5, standard error 0.5, t quantile of one degree of freedom 12.7.
     assert lines[2] == "| simclr | words | λ 1 | 1.00× | 50.0 ± 0.0 | 67.5 ± 7.8 | +1.5 ± 6.4 |"
     assert "one seed" in tasks.table([row("base", 0, 60.0), row("control", 0, 61.0), row("words", 0, 62.0)], 3)
+
+
+def test_the_cache_is_measured_against_decoding() -> None:
+    with caching.photographs(100, "") as images:
+        rows = caching.measure(images, 16, 0, 1)
+    assert list(rows) == ["decoded every time", "from the cache", "filling the cache"]
+    assert rows["filling the cache"]["megabytes"] > 1
+    assert rows["from the cache"]["times_as_fast"] > 0
