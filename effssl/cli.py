@@ -14,7 +14,7 @@ import sys
 
 import effssl.commands  # noqa: F401  now, because a time budget counts from here
 from effssl.runtime.errors import RequestError, RunFailed, Stopped, did_you_mean, speaking_flags
-from effssl.runtime.processes import is_first_process
+from effssl.runtime.processes import check_environment, is_first_process
 from effssl.runtime.versions import EFFSSL
 
 # Verb: module and function of effssl.commands, and its help. A function with _ at its end parses its arguments itself.
@@ -97,13 +97,18 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    try:
-        reports = code == 1 or is_first_process()  # a wrong request is wrong in every process: one reports it
-    except RequestError:
-        reports = True
-    if reports:
+    if code == 1 or _reports_requests():
         print(f"effssl: {message}", file=sys.stderr, flush=True)
     sys.exit(code)
+
+
+def _reports_requests() -> bool:
+    """Whether this process says what is wrong with a request: one of torchrun's, or each that it did not start."""
+    try:
+        check_environment()
+        return is_first_process()
+    except RequestError:
+        return True
 
 
 def _dispatch(args: list[str]) -> None:

@@ -74,7 +74,8 @@ def load_run_classifier(run: RunFolder) -> nn.Linear:
     found = [key for key in weights if CLASSIFIER.fullmatch(key) and weights[key].shape[1] == width]
     if not found:
         raise RequestError(
-            f"{run.folder} has no classifier on its features; train one with labels, e.g. --objective supervised"
+            f"{run.folder} has no classifier on its features: no term of {run.config.objective} classifies images by "
+            "their labels; train a classifier with effssl classify"
         )
     name = found[0].removesuffix(".weight")
     state = {key: weights[f"{name}.{key}"] for key in ("weight", "bias")}

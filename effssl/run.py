@@ -112,6 +112,12 @@ class RunFolder:
         return build(kind, values, source)
 
     @property
+    def versions(self) -> dict[str, Any]:
+        """Versions of what wrote the configuration, by name; none if it does not say."""
+        found = read_yaml(self.config_path).get("versions")
+        return {str(name): str(number) for name, number in found.items()} if isinstance(found, dict) else {}
+
+    @property
     def finished(self) -> bool:
         """Whether training reached its end."""
         return self.encoder_path.is_file()

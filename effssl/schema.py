@@ -91,6 +91,8 @@ MOST_VALUES, ALIASES = 10_000, 10  # in a YAML file
 
 def build(cls: type[T], values: Mapping[str, Any], where: str, base: T | None = None) -> T:
     """Build a (nested) dataclass from a mapping, over `base`; `where` names the source in error messages."""
+    if not isinstance(values, Mapping):
+        raise RequestError(f"{where} holds several values, got {_shown(values)}")
     declared = typing.get_type_hints(cls)  # without ranges, which `check` knows
     hints = {item.name: declared[item.name] for item in dataclasses.fields(typing.cast(Any, cls))}
     base = cls() if base is None else base
@@ -102,8 +104,6 @@ def build(cls: type[T], values: Mapping[str, Any], where: str, base: T | None = 
                 f"{where}: unknown key {_shown(key)}{did_you_mean(key, hints)}; known: {', '.join(hints)}"
             )
         if dataclasses.is_dataclass(hints[key]):
-            if not isinstance(value, Mapping):
-                raise RequestError(f"{where}: {key} holds several values, got {_shown(value)}")
             changes[key] = build(typing.cast(type, hints[key]), value, f"{where}: {key}", getattr(base, key))
         else:
             changes[key] = _convert(value, hints[key], f"{where}: {key}")
@@ -142,6 +142,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         raise RequestError(f"{where} is {_shown(value)}, which is too large")
     if type(value) is not hint:
         raise RequestError(f"{where} takes a value of type {getattr(hint, '__name__', hint)}, got {_shown(value)}")
+    if hint is str and "\0" in value:
+        raise RequestError(f"{where} is {_shown(value)}; no text has a null character")
     return value
 
 

@@ -191,7 +191,7 @@ def pretrain(
 
 
 def carry_out(request: Request) -> Run:
-    """Train as requested and write the report of a run that was trained now."""
+    """Train as requested and write the report of a run that was trained now, or was killed before it had one."""
     from effssl.report import report_finished_run
     from effssl.runtime.processes import is_first_process
     from effssl.training.pretraining import run_request

@@ -102,6 +102,7 @@ def _run_here(args: Sequence[str], root: Path, kill_before: int, list_to: Path |
         if event in CHANGES or (event == "open" and isinstance(found[2], int) and found[2] & WRITES):
             note(event, found[0])
 
+    os.environ["EFFSSL_REPORT"] = "on"  # the report is the end of a run, too
     sys.addaudithook(hook)  # it stays, but this is a copy
     os.fsync = _noted(os.fsync, note)  # no event tells of it: what was written is complete, and has no name yet
     try:

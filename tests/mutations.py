@@ -27,8 +27,8 @@ TOKENS = (
     b"\n", b",", b"../", b": ", b"\x80", b"PK\x03\x04",
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 10**30, 0.5, math.nan, math.inf, "", "x", "a\nb", "../../etc/passwd", "9" * 400, [], {}, [[]],
-    {"x": 1}, [None] * 3, "\udcff", [1, "a"], -(2**63), 2**31,
+    None, True, -1, 0, 10**30, 0.5, math.nan, math.inf, "", "x", "a\nb", "a\0b", "../../etc/passwd", "9" * 400, [], {},
+    [[]], {"x": 1}, [None] * 3, "\udcff", [1, "a"], -(2**63), 2**31,
 )  # fmt: skip
 
 

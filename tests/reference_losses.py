@@ -22,7 +22,7 @@ import torch
 from effssl.data import open_data
 from effssl.recipes import resolve
 from effssl.runtime.distribution import mean_over_ranks, process_group, rank
-from effssl.runtime.processor import processor_name
+from effssl.runtime.processor import CPU_INFO, processor_name
 from effssl.training.trainer import Trainer
 
 STORED = Path(__file__).with_suffix(".json")
@@ -36,8 +36,12 @@ Losses = dict[str, list[float]]  # by objective
 
 
 def machine() -> str:
-    """What has to be the same for the losses to be the same to the bit."""
-    return f"{processor_name()}, torch {torch.__version__}"
+    """What has to be the same for the losses to be the same to the bit; a processor's name says little in a cloud."""
+    info = CPU_INFO.read_text() if CPU_INFO.exists() else ""
+    numbers = [
+        f"{key} {found[1]}" for key in ("cpu family", "model") if (found := re.search(rf"{key}\s+: (\d+)", info))
+    ]
+    return ", ".join([processor_name(), *numbers, f"torch {torch.__version__}"])
 
 
 def first_losses(objective: str) -> list[float]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 import yaml
 
+import effssl
 from effssl.config import Config, config_type, differences
 from effssl.recipes import resolve
 from effssl.runtime.errors import RequestError
@@ -150,6 +151,8 @@ def test_yaml_as_people_mean_it(text: str, values: dict[str, Any], tmp_path: Pat
         ("lr: &a [*a]\n", "more than 10,000 values"),
         ("a: " + "9" * 5000 + "\n", "is not readable as YAML"),
         ("a: b\n" * 30_000, "bytes, and settings have"),
+        ("!!map [1, 2]\n", "calls something a mapping that is none"),
+        ("epochs: !!int abc\n", "invalid literal"),
     ],
 )
 def test_files_that_are_no_settings(text: str, says: str, tmp_path: Path) -> None:
@@ -180,6 +183,13 @@ def test_an_error_does_not_repeat_a_long_value(value: Any) -> None:
     with pytest.raises(RequestError) as error:
         check(build(Config, {"lr": value}, "here"))
     assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("text", ['data: "a\\0b"', 'augment: {saliency: "a\\0b"}', "data: 2020-13-45"])
+def test_text_that_names_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(text + "\n")
+    with pytest.raises(RequestError, match=r"no text has a null character|no data set or folder named '2020-13-45'"):
+        effssl.pretrain(config=tmp_path / "c.yaml", out=tmp_path / "r", data="" if text[0] == "d" else "digits")
 
 
 def test_versions_that_are_none() -> None:

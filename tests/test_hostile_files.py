@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 import tifffile
 import torch
+from imagecodecs import png_encode
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -65,6 +66,7 @@ from effssl.training.checkpoint import load_checkpoint, save_checkpoint
 from effssl.training.saving import Checkpoints
 from effssl.training.trainer import Trainer
 from tests.data.test_formats import save_dicom
+from tests.hostile_kept import KEPT
 from tests.mutations import mutated
 
 COUNT = int(os.environ.get("EFFSSL_FUZZ", "8"))  # mutations of each kind
@@ -92,7 +94,9 @@ def first_image(source: Path | str) -> object:
 def write_pixels(path: Path) -> Callable[[], object]:
     """An image of more than 8 bits or of other channels than pictures have."""
     values = np.arange(20 * 30 * 4).reshape(20, 30, 4).astype(np.uint16) * 20
-    if path.suffix == ".png":
+    if path.suffix == ".png" and path.stem != "a":
+        path.write_bytes(png_encode(values[..., : len(path.stem)].copy()))
+    elif path.suffix == ".png":
         Image.fromarray(values[..., 0]).save(path)
     elif path.suffix == ".tif":
         tifffile.imwrite(path, values)
@@ -350,6 +354,7 @@ KINDS: dict[str, Callable[[Path], Callable[[], object]]] = {
     "in/a.jpg": write_photo, "in/a.png": write_photo, "in/a.webp": write_photo, "in/a.bmp": write_photo,
     "in/gif.png": write_photo, "in/tiff.png": write_photo, "in/ppm.png": write_photo,
     "deep/a.png": write_pixels, "deep/a.tif": write_pixels, "deep/a.dcm": write_pixels, "deep/a.npy": write_pixels,
+    "deep/la.png": write_pixels, "deep/rgb.png": write_pixels, "deep/rgba.png": write_pixels,
     "t.csv": write_table, "t.tsv": write_table, "t.parquet": write_table,
     "a.zip": write_archive, "a.tar": write_archive, "shard.tar": write_archive,
     "hf/state.json": write_saved_data_set, "hf/dataset_info.json": write_saved_data_set,
@@ -368,6 +373,7 @@ KINDS: dict[str, Callable[[Path], Callable[[], object]]] = {
     "weights.pth": write_weights,
     "f.npz": write_feature_file, "f.csv": write_feature_file, "f.csv.json": write_feature_file,
     "f.parquet": write_feature_file, "job/plan.json": write_records, "job/rows.part": write_records,
+    "job/data.part": write_records, **KEPT,
 }  # fmt: skip
 
 
@@ -377,6 +383,7 @@ def most_memory() -> int:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("in_tmp")
 @pytest.mark.parametrize("name", KINDS)
 def test_mutated_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -419,6 +426,7 @@ def fault_of(read: Callable[[], object]) -> str:
     return ""
 
 
+@pytest.mark.usefixtures("in_tmp")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_pipe_is_no_file(name: str, tmp_path: Path) -> None:
     """Reading one would wait forever: it is refused, or what it would hold is not needed."""

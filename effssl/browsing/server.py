@@ -30,6 +30,7 @@ from effssl.runtime.reading import describe, parse_json
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")  # a page elsewhere whose name leads here is refused
 LARGEST_PICTURE, LARGEST_TEXT = 100 << 20, 64 << 20  # bytes of a request
+MOST_PIXELS = 50_000_000  # of a picture that is searched by
 LARGEST_SIDE = 640  # pixels of a thumbnail
 FOUND = 60  # images that a search shows
 LONGEST_TAG = 200
@@ -103,6 +104,10 @@ class Service:
             raise RequestError("search by a new picture needs RUN, the encoder that computed the features")
         try:
             with opened(body) as file:
+                if file.width * file.height > MOST_PIXELS:
+                    raise RequestError(
+                        f"{file.width}×{file.height} pixels are too many to search by; use a smaller one"
+                    )
                 picture = upright_rgb(file)
         except OSError:
             raise RequestError("this is not a picture that can be read (JPEG, PNG, WebP, BMP, GIF, TIFF)") from None

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from effssl.explore.labels import COLUMNS, Names, read_labels
+from effssl.explore.labels import COLUMNS, Names, column_of_files, read_labels
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_replaceable, check_writable, write_atomically
 from effssl.runtime.reading import read_text
@@ -28,7 +28,8 @@ def write_tags(path: Path, tags: Mapping[int, str], names: Names) -> None:
     if path.is_file():
         reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
         header, lines = list(reader.fieldnames or header), list(reader)
-    files = [(line["file"] or "").strip() for line in lines]
+    column = column_of_files(header)
+    files = [(line[column] or "").strip() for line in lines]
     rows = iter(names.rows([file for file in files if file], str(path)))
     written = set()
     for line, file in zip(lines, files, strict=True):
@@ -36,7 +37,7 @@ def write_tags(path: Path, tags: Mapping[int, str], names: Names) -> None:
             row = next(rows)
             line["label"] = tags.get(row, "")
             written.add(row)
-    lines += [{"file": names.relative(names.names[row]), "label": tags[row]} for row in sorted(set(tags) - written)]
+    lines += [{column: names.relative(names.names[row]), "label": tags[row]} for row in sorted(set(tags) - written)]
     text = io.StringIO()
     writer = csv.DictWriter(text, header, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()

@@ -1,15 +1,17 @@
 """Images of one size in memory, and those of a NumPy file.
 
 `.npy`: one array of images. `.npz`: `images`, and if there are any `labels`, `test_images`, `test_labels`.
-Images are N×H×W (gray), N×H×W×C or N×C×H×W with C from 1 to 32; whole numbers or floats.
+Images are N×H×W (gray), N×H×W×C or N×C×H×W with C from 1 to 32; whole numbers or floats. A large .npy file is mapped
+(effssl/data/mapped.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,13 +22,15 @@ from effssl.augment.pixel_format import PICTURES, PixelFormat
 from effssl.data.dataset import Data
 from effssl.data.display import picture
 from effssl.data.images import CropRequest, Crops, Reading, crop_from_pixels, hex_digest, select_labels
-from effssl.data.layouts import format_of, stack_of
+from effssl.data.layouts import check_size, format_of, stack_of
+from effssl.data.mapped import LARGE, map_images
 from effssl.runtime.errors import RequestError
-from effssl.runtime.reading import describe, read_array, read_arrays
+from effssl.runtime.reading import describe, map_array, read_array, read_arrays
 
 KEYS = ("images", "labels", "test_images", "test_labels")
-SMALLEST = 2  # pixels of a side
 PART = 1 << 24  # pixel values that are cropped at a time
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ def is_array_file(spec: str) -> bool:
 def open_arrays(spec: str, labels: str = "auto") -> Data:
     """Open a .npy or .npz file; object arrays (images of different sizes, or code) are refused."""
     path = Path(spec).expanduser()
+    if path.suffix == ".npy" and path.is_file() and path.stat().st_size >= LARGE:
+        return Data(path.stem, map_images(_readable(path, map_array), path))
     arrays = _read(path)
     if "images" not in arrays:
         found = ", ".join(arrays) or "nothing"
@@ -105,8 +111,13 @@ def open_arrays(spec: str, labels: str = "auto") -> Data:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a file; the one of a .npy file is called images."""
+    return {"images": _readable(path, read_array)} if path.suffix == ".npy" else _readable(path, read_arrays)
+
+
+def _readable(path: Path, read: Callable[[Path], Result]) -> Result:
+    """What a reader gives, refused in one line where it raises."""
     try:
-        return {"images": read_array(path)} if path.suffix == ".npy" else read_arrays(path)
+        return read(path)
     except FileNotFoundError:
         raise RequestError(f"no such file: {path}") from None
     except (OSError, ValueError) as error:
@@ -122,13 +133,7 @@ def _images(array: np.ndarray, labels: np.ndarray | None, path: Path, train: Arr
     """The images of a file; those of its test images have the format and the classes of the training images."""
     stack = stack_of(array, str(path))
     pixels = torch.from_numpy(np.ascontiguousarray(stack))
-    if len(pixels) == 0:
-        raise RequestError(f"{path} holds no images (shape {array.shape})")
-    if min(pixels.shape[-2:]) < SMALLEST:
-        height, width = pixels.shape[-2:]
-        raise RequestError(
-            f"{path}: images of {height}×{width} pixels show nothing; they need at least {SMALLEST}×{SMALLEST}"
-        )
+    check_size(len(pixels), pixels.shape[-2:], str(path))
     found = format_of(stack, 1, str(path))
     if train is not None and (found.channels, found.depth) != (train.pixel_format.channels, train.pixel_format.depth):
         raise RequestError(f"{path}: the test images have {found}, the training images {train.pixel_format}")

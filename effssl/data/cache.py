@@ -2,6 +2,7 @@
 
 A file is kept as the decoder returned it: JPEGs are decoded at a whole, a half, a quarter or an eighth of their size,
 whatever the crops need, and each of these is an entry of its own. So views are the same to the bit with and without.
+Images of other channels or depths are kept whole, as they are read.
 An entry is named after the file's path, size and modification time: a file that is replaced is decoded again, and runs
 on the same files share entries.
 """
@@ -9,24 +10,28 @@ on the same files share entries.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shutil
 import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from effssl.augment.pixel_format import PICTURES, PixelFormat
 from effssl.data.cifar import data_folder
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import PARTIAL, check_writable
-from effssl.runtime.reading import describe
+from effssl.runtime.reading import describe, read_bytes
 
 JPEG = (".jpg", ".jpeg")
 LEVELS = (8, 4, 2, 1)  # a JPEG can be decoded at one such part of its size
@@ -37,7 +42,10 @@ FRESH = 86_400  # seconds after which the time of an entry's use is written agai
 STALE = 3_600  # seconds after which what a killed process left is removed
 ENTRY = re.compile(rf"\.?[0-9a-f]{{32}}-[1248](\.\d+{re.escape(PARTIAL)})?")  # no other file is ever removed
 HEADER = struct.Struct("<8sIIB")  # MAGIC, height, width, whether the format has one level only
-MAGIC = b"effssl 1"
+MAGIC = b"effssl 3"
+ARRAY_HEADER = struct.Struct("<8sIIII")  # ARRAY_MAGIC, height, width, channels, bytes of a value; values are aligned
+ARRAY_MAGIC = b"effssl a"
+CHECKSUM = struct.Struct("<I")  # of all before it, at the end
 
 
 def level_of(height: int, width: int, shrink: float) -> int:
@@ -67,6 +75,18 @@ class ImageCache:
         if found is None:
             found = decode()
             self._write(key, level, found, (found.height, found.width) == tuple(size))
+        return found
+
+    def pixels(self, stamp: str, size: Sequence[int], of: PixelFormat, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """The pixels H×W×C that `read()` returns for a file of this stamp, height and width, kept from then on."""
+        path, shape = self._path(key_of(stamp, of), 1), (*size, of.channels)
+        header = ARRAY_HEADER.pack(ARRAY_MAGIC, *shape, of.bytes // of.channels)
+        content = self._content(path)
+        if content[: len(header)] == header and len(content) == len(header) + of.bytes * math.prod(size):
+            return np.frombuffer(content, of.depth, offset=len(header)).reshape(shape)
+        found = read()
+        if found.shape == shape:
+            self._keep(path, header + found.tobytes())
         return found
 
     def entries(self) -> Iterator[tuple[str, os.stat_result]]:
@@ -107,37 +127,51 @@ class ImageCache:
         return self.folder / key[:2] / f"{key}-{level}"
 
     def _read(self, key: str, level: int, one_level: bool = False) -> Image.Image | None:
-        path = self._path(key, level)
+        content = self._content(self._path(key, level))
+        if len(content) < HEADER.size:
+            return None
+        magic, height, width, only = HEADER.unpack_from(content)
+        if magic != MAGIC or len(content) != HEADER.size + 3 * height * width or (one_level and not only):
+            return None
+        return Image.frombytes("RGB", (width, height), content[HEADER.size :])
+
+    def _content(self, path: Path) -> memoryview:
+        """An entry, whose use is noted; nothing of one that is not there, or is damaged."""
         try:
-            content = path.read_bytes()
-            magic, height, width, only = HEADER.unpack_from(content)
-            if magic != MAGIC or len(content) != HEADER.size + 3 * height * width or (one_level and not only):
-                return None
+            stored = memoryview(read_bytes(path))
+            content = stored[: -CHECKSUM.size]
+            # Entries are not synced: a crash may leave zeros.
+            if stored[-CHECKSUM.size :] != CHECKSUM.pack(zlib.crc32(content)):
+                return memoryview(b"")
             if time.time() - path.stat().st_mtime > FRESH:
                 os.utime(path)
-        except (OSError, struct.error):
-            return None
-        return Image.frombytes("RGB", (width, height), memoryview(content)[HEADER.size :])
+        except OSError:
+            return memoryview(b"")
+        return content
 
     def _write(self, key: str, level: int, image: Image.Image, whole: bool) -> None:
-        """Keep a decoded image, if the disk has room; `whole`: it has all of its file's pixels."""
-        path = self._path(key, 1 if whole else level)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+        """Keep a decoded image; `whole`: it has all of its file's pixels."""
         header = HEADER.pack(MAGIC, image.height, image.width, whole and level > 1)
+        self._keep(self._path(key, 1 if whole else level), header + image.tobytes())
+
+    def _keep(self, path: Path, content: bytes) -> None:
+        """Write an entry, if the disk has room."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
         with suppress(OSError):  # a full disk, a folder that was deleted: the image is decoded again
             if shutil.disk_usage(self.folder).free < RESERVED:
                 return
             path.parent.mkdir(exist_ok=True)
             try:
-                temporary.write_bytes(header + image.tobytes())
+                temporary.write_bytes(content + CHECKSUM.pack(zlib.crc32(content)))
                 os.replace(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
 
 
-def key_of(stamp: str) -> str:
-    """The name of a file's entries, from what changes when the file does."""
-    return hashlib.blake2b(os.fsencode(stamp), digest_size=16).hexdigest()
+def key_of(stamp: str, pixels: PixelFormat = PICTURES) -> str:
+    """The name of a file's entries, from what changes when the file does; read as 8 and as 16 bits it has two."""
+    of = "" if pixels.is_picture else f"\n{pixels}"
+    return hashlib.blake2b(os.fsencode(stamp + of), digest_size=16).hexdigest()
 
 
 class StampedFiles(Protocol):
@@ -159,28 +193,29 @@ class DecodedFiles:
     files: StampedFiles
     sizes: Tensor  # N×2
     shrink: Tensor  # N
+    pixels: PixelFormat = PICTURES
 
     @property
-    def pixels(self) -> int:
-        """Pixels of all images."""
-        return int(self.sizes.prod(1).sum())
+    def work(self) -> float:
+        """Pixels of all images, three bytes each, that decoding gives."""
+        return float(self.sizes.prod(1).sum()) * self.pixels.bytes / 3
 
     def bytes_needed(self) -> int:
         """Bytes of the images at the level that crops need, and at those below, which take a third of it."""
         needed = 0.0
         for row, ((height, width), shrink) in enumerate(zip(self.sizes.tolist(), self.shrink.tolist(), strict=True)):
             level = level_of(height, width, shrink) if self.files.name(row).lower().endswith(JPEG) else 0
-            needed += 3 * height * width * (4 / 3 / level**2 if level else 1)
+            needed += self.pixels.bytes * height * width * (4 / 3 / level**2 if level else 1)
         return int(needed)
 
     def keys(self) -> set[str]:
         """The names of their entries."""
-        return {key_of(stamp) for row in range(len(self.files)) if (stamp := self.files.stamp(row))}
+        return {key_of(stamp, self.pixels) for row in range(len(self.files)) if (stamp := self.files.stamp(row))}
 
 
 def open_cache(value: str, sets: Sequence[DecodedFiles], epochs: int, say: Callable[[str], None]) -> ImageCache | None:
     """The cache for a run; None where nothing is to be kept. `value` is off, auto or a folder."""
-    little = epochs < 2 or sum(some.pixels for some in sets) * epochs < WORTH
+    little = epochs < 2 or sum(some.work for some in sets) * epochs < WORTH
     if value == "off" or not sets or (value == "auto" and little):
         return None
     cache = ImageCache(data_folder() / "decoded" if value == "auto" else Path(value).expanduser().absolute())

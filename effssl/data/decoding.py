@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -22,10 +23,10 @@ from torch.utils.data import DataLoader, Dataset
 from effssl.augment.crop import center_boxes
 from effssl.augment.pipeline import flip_crops
 from effssl.augment.pixel_format import LIMITS, PixelFormat
-from effssl.data.formats import decode_picture, read_pixels
+from effssl.data.formats import decode_picture, is_raw, read_pixels
 from effssl.data.images import CropRequest, Crops, Reading, repeated, upload
 from effssl.runtime.cores import cores_per_process
-from effssl.runtime.errors import RequestError
+from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.processes import die_with_parent
 from effssl.runtime.progress import say
 
@@ -67,12 +68,24 @@ def begin_worker(_: int, parent: int) -> None:
     die_with_parent(parent)
 
 
+def _worker_ended() -> RunFailed:
+    return RunFailed(
+        "a process that decodes images was ended from outside, perhaps because memory ran out: "
+        "fewer --workers need less. What was saved before is intact"
+    )
+
+
 def started(loader: DataLoader) -> Iterator[Any]:
     """Start a loader's workers; signals are blocked until the workers have left the process group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    of_children = signal.getsignal(signal.SIGCHLD)
     try:
         return iter(loader)
     finally:
+        if threading.current_thread() is threading.main_thread():
+            # torch's handler raises wherever the main process is when a worker ends, even in a destructor; without it
+            # the loader itself notices.
+            signal.signal(signal.SIGCHLD, of_children or signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -130,22 +143,40 @@ def crop_files(
     sizes: N×2, height and width as displayed. A file that cannot be decoded is reported once.
     """
     reading.scaling(pixels)  # refuses pixels that the reader does not take before any worker starts
+    kept = reading.kept_loaders if reading.kept_loaders is not None else {}
+    loader = kept.pop(sizes) if sizes in kept else _loader(files, sizes, pixels, reading)
+    sampler = loader.batch_sampler
+    assert isinstance(sampler, _Requests)
+    sampler.begin(requests)
+    reported: set[str] = set()
+    try:
+        for crops, readable, failed in started(loader):
+            for line in sorted(set(failed) - reported):
+                say(f"left out, cannot be decoded: {line}")
+            reported.update(failed)
+            yield _on_device(sampler.waiting.popleft(), crops, readable, pixels, reading)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise _worker_ended() from error
+    except (ConnectionError, EOFError) as error:  # it was handing something over
+        raise _worker_ended() from error
+    finally:
+        sampler.begin(())
+        kept[sizes] = loader
+
+
+def _loader(files: EncodedFiles, sizes: Tensor, pixels: PixelFormat, reading: Reading) -> DataLoader:
     workers = worker_count(reading.workers)
-    sampler = _Requests(requests)
-    loader: DataLoader = DataLoader(
+    return DataLoader(
         (PictureCrops if pixels.is_picture else ArrayCrops)(files, sizes, pixels, reading),
         multiprocessing_context=FORK if workers else None,
-        batch_sampler=sampler,
+        batch_sampler=_Requests(),
         num_workers=workers,
         collate_fn=_collate,
         worker_init_fn=partial(begin_worker, parent=os.getpid()),
+        persistent_workers=bool(workers and reading.kept_loaders is not None),
     )
-    reported: set[str] = set()
-    for crops, readable, failed in started(loader):
-        for line in sorted(set(failed) - reported):
-            say(f"left out, cannot be decoded: {line}")
-        reported.update(failed)
-        yield _on_device(sampler.waiting.popleft(), crops, readable, pixels, reading)
 
 
 def _on_device(
@@ -165,7 +196,8 @@ def _on_device(
 class _Requests:
     """Requests as a DataLoader's batches, taken one by one as workers become free: an epoch's boxes are many."""
 
-    def __init__(self, requests: Iterable[CropRequest]) -> None:
+    def begin(self, requests: Iterable[CropRequest]) -> None:
+        """Take other requests from now on."""
         self.requests = requests
         self.waiting: deque[CropRequest] = deque()  # those whose crops are not here yet
 
@@ -238,7 +270,7 @@ class ArrayCrops(PictureCrops):
     """The same of images of other channels or types of values, channel by channel, as floats."""
 
     def _crops(self, row: int, shrink: float, groups: Boxes) -> list[np.ndarray]:
-        pixels = read_pixels(self.files.content(row), self.pixels)
+        pixels = self._pixels(row)
         channels = [Image.fromarray(np.ascontiguousarray(c, np.float32)) for c in np.moveaxis(pixels, 2, 0)]
         crops = [
             np.stack([[self._crop(channel, box, (1.0, 1.0), side) for channel in channels] for box in boxes])
@@ -246,6 +278,14 @@ class ArrayCrops(PictureCrops):
         ]
         bounds = LIMITS[self.pixels.depth] if self.pixels.depth != "float32" else None
         return [of_group if bounds is None else of_group.clip(*bounds) for of_group in crops]  # cubic filters overshoot
+
+    def _pixels(self, row: int) -> np.ndarray:
+        stamp = self.files.stamp(row) if self.cache is not None else None
+        if self.cache is None or stamp is None or is_raw(self.files.name(row)):
+            return read_pixels(self.files.content(row), self.pixels)
+        return self.cache.pixels(
+            stamp, self.sizes[row].tolist(), self.pixels, lambda: read_pixels(self.files.content(row), self.pixels)
+        )
 
 
 def _collate(items: list[list[np.ndarray] | str]) -> tuple[list[Tensor], Tensor, list[str]]:

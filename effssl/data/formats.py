@@ -46,6 +46,11 @@ def may_be_image(path: PurePath) -> bool:
     return not path.name.startswith(".") and (suffix in SUFFIXES or not suffix or suffix[1:].isdigit())
 
 
+def is_raw(name: str) -> bool:
+    """Whether a file holds its pixels as they are, so that to read it is not to decode it."""
+    return name.lower().endswith(".npy")
+
+
 def has_signature(path: Path) -> bool:
     """Whether a file begins as an image file does."""
     try:

@@ -1,7 +1,4 @@
-"""Data sets in the format of Hugging Face's `datasets`, from a local folder: hf:<folder>[:split].
-
-The folder holds what `save_to_disk` writes, or Parquet files called train-….parquet, test-….parquet.
-"""
+"""Data sets of Hugging Face's `datasets`, by the name of a local folder or of the Hub: hf:<folder or name>[:split]."""
 
 from __future__ import annotations
 
@@ -17,16 +14,15 @@ import numpy as np
 import torch
 
 from effssl.data.archive import ArchiveImages
-from effssl.data.cifar import data_folder
 from effssl.data.dataset import Data
 from effssl.data.formats import FormatsFound, examine, measured_range, read_pixels
+from effssl.data.hub_loading import is_name, load_folder, load_name
 from effssl.data.parts import SPLITS, divide
-from effssl.runtime.errors import RequestError, Stopped, did_you_mean
+from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import progress_bar
-from effssl.runtime.reading import check_regular, describe, read_bytes
+from effssl.runtime.reading import describe, read_bytes
 
 PREFIX = "hf:"
-READ = (".arrow", ".json", ".parquet")  # suffixes of the files that are opened
 LABEL_COLUMNS = ("label", "class")
 
 
@@ -84,19 +80,20 @@ def is_hub(spec: str) -> bool:
 
 
 def open_hub(spec: str, labels: str = "auto") -> Data:
-    """Open a saved data set, all its splits or one of them; its label column is used unless `labels` is none."""
+    """Open a data set, all its splits or one of them; its label column is used unless `labels` is none."""
     if labels == "folders":
         raise RequestError(f"--labels folders is for folders of images; labels of {spec} are a column")
-    folder, split = _place(spec)
+    place, split = place_of(spec)
     try:
         import datasets
     except ImportError:
         raise RequestError(f"{spec} needs the package datasets: pip install 'effssl[hf]'") from None
-    found = _load(datasets, folder)
+    found = load_name(datasets, place) if isinstance(place, str) else load_folder(datasets, place)
     chosen = _choose(spec, found, split)
     named = None if labels == "none" else [_labels(datasets, spec, name, found[name]) for name in chosen]
     encoded = [(name, _encoded(datasets, spec, found[name])) for name in chosen]
     unreadable: list[str] = []
+    folder = Path(place)
     images, good = _examine(folder, encoded, unreadable)
     of_split = [name for name, data in encoded for _ in range(len(data))]
     complete = None
@@ -111,45 +108,29 @@ def open_hub(spec: str, labels: str = "auto") -> Data:
     )
 
 
-def _place(spec: str) -> tuple[Path, str]:
-    """The folder and the split that a value names; "" is all splits."""
-    text = os.path.abspath(os.path.expanduser(spec.removeprefix(PREFIX)))
-    folder, _, split = text.rpartition(":")
-    if Path(text).is_dir():
-        return Path(text), ""
+def place_of(spec: str) -> tuple[Path | str, str]:
+    """The folder, or the name on the Hub, and the split that a value names; "" is all splits."""
+    text = spec.removeprefix(PREFIX)
+    whole = os.path.abspath(os.path.expanduser(text))
+    folder, _, split = whole.rpartition(":")
+    if Path(whole).is_dir():
+        return Path(whole), ""
     if folder and Path(folder).is_dir():
         return Path(folder), split
-    raise RequestError(
-        f"{spec} names no local folder, and nothing is downloaded here; save the data set with its save_to_disk first"
-    )
+    name, _, split = text.partition(":")
+    if is_name(name):
+        return name, split
+    raise RequestError(f"{spec} names no local folder; hf:NAME or hf:OWNER/NAME is a data set of the Hugging Face Hub")
 
 
-def _load(datasets: ModuleType, folder: Path) -> dict[str, Any]:
-    """The data set of each split; one without splits is called train."""
+def absolute_hub(spec: str) -> str:
+    """A value that means the same from every working folder."""
+    path = PREFIX + os.path.abspath(os.path.expanduser(spec.removeprefix(PREFIX)))
     try:
-        for file in folder.rglob("*"):
-            if file.suffix in READ:
-                check_regular(file)
-        found = _open_splits(datasets, folder)
-        for data in found.values():
-            data.data.validate(full=True)  # a damaged Arrow file would crash the process when its rows are read
-        return found
-    except Stopped:
-        raise
-    except Exception as error:  # damaged files raise anything: ArrowInvalid, KeyError, JSONDecodeError …
-        raise RequestError(f"{folder} is not a data set that can be read: {describe(error)}") from None
-
-
-def _open_splits(datasets: ModuleType, folder: Path) -> dict[str, Any]:
-    if (folder / "dataset_dict.json").is_file():
-        return dict(datasets.load_from_disk(str(folder)))
-    if (folder / "state.json").is_file():
-        return {"train": datasets.load_from_disk(str(folder))}
-    by_split: dict[str, list[str]] = {}
-    for file in sorted(folder.rglob("*.parquet")):
-        by_split.setdefault(file.stem.partition("-")[0], []).append(str(file))
-    cache = str(data_folder() / "hf")
-    return {name: datasets.Dataset.from_parquet(some, cache_dir=cache) for name, some in by_split.items()}
+        place, _ = place_of(spec)
+    except RequestError:
+        return path
+    return spec if isinstance(place, str) else path
 
 
 def _choose(spec: str, found: dict[str, Any], split: str) -> list[str]:

@@ -19,6 +19,7 @@ from effssl.augment.pixel_format import PixelFormat
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torch.utils.data import DataLoader
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -55,6 +56,9 @@ class DecodedStore(Protocol):
     def decoded(self, stamp: str, size: Sequence[int], shrink: float, decode: Callable[[], Image.Image]) -> Image.Image:
         """The image that `decode()` returns for a file of this stamp, height and width, kept from then on."""
 
+    def pixels(self, stamp: str, size: Sequence[int], of: PixelFormat, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """The same of an image of any pixels, H×W×C, that `read()` returns."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -66,6 +70,8 @@ class Reading:
     pixels: PixelFormat | None = None  # what the reader takes; None is what the images are
     center: float = 0.0  # boxes are center squares of this share: of a JPEG decoded smaller, they are found anew
     cache: DecodedStore | None = None  # where decoded files are kept
+    # Loaders whose workers live on, by the sizes of their images; None if workers end with the requests.
+    kept_loaders: dict[Tensor, DataLoader] | None = None
 
     def scaling(self, images: PixelFormat) -> tuple[float, float, int]:
         """The value that becomes 0, the factor that follows, and how often a channel is repeated."""
@@ -78,7 +84,7 @@ class Images(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether all images have one size and are kept in memory."""
+        """Whether all images have one size and are those of one array, in memory or mapped into it."""
 
     @property
     def from_files(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from effssl.augment.pixel_format import LIMITS, MOST_CHANNELS, PixelFormat
 from effssl.runtime.errors import RequestError
 
+SMALLEST = 2  # pixels of a side
 USUAL = (1, 3, 4)  # numbers of channels that decide where two axes could be the channels
 
 
@@ -31,20 +32,34 @@ def channel_axis(shape: Sequence[int], stacked: bool) -> int | None:
     return min(found, key=lambda axis: shape[axis])
 
 
+def stack_axis(shape: Sequence[int], where: str) -> int | None:
+    """The axis of the channels of a stack of images; None where they have none."""
+    axis = channel_axis(shape, stacked=True)
+    if axis is None and len(shape) != 3:
+        raise RequestError(
+            f"{where}: images of shape {tuple(shape)}; expected N×H×W, N×H×W×C or N×C×H×W with C from 1 to "
+            f"{MOST_CHANNELS}"
+        )
+    return axis
+
+
+def check_size(count: int, size: Sequence[int], where: str) -> None:
+    """Refuse a stack without images, or whose height and width are too small."""
+    if not count:
+        raise RequestError(f"{where} holds no images")
+    if min(size) < SMALLEST:
+        raise RequestError(
+            f"{where}: images of {size[0]}×{size[1]} pixels show nothing; they need at least {SMALLEST}×{SMALLEST}"
+        )
+
+
 def stack_of(array: np.ndarray, where: str) -> np.ndarray:
     """Images N×C×H×W of uint8, uint16 or float32.
 
     Gray ones of 8 bits become RGB; an alpha channel that hides nothing is left out.
     """
-    if array.ndim == 3:
-        array = array[..., None]
-    axis = channel_axis(array.shape, stacked=True)
-    if axis is None:
-        raise RequestError(
-            f"{where}: images of shape {array.shape}; expected N×H×W, N×H×W×C or N×C×H×W with C from 1 to "
-            f"{MOST_CHANNELS}"
-        )
-    stack = _smallest_type(np.moveaxis(array, axis, 1), where)
+    axis = stack_axis(array.shape, where)
+    stack = _smallest_type(array[:, None] if axis is None else np.moveaxis(array, axis, 1), where)
     if stack.dtype == np.uint8 and stack.shape[1] == 1:
         return np.repeat(stack, 3, 1)
     if stack.shape[1] == 4 and stack.size and (stack[:, 3] == LIMITS[stack.dtype.name][1]).all():

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from effssl.augment.crop import boxes as crop_boxes
 from effssl.augment.crop import padded_boxes
@@ -20,6 +22,7 @@ from effssl.augment.pipeline import ViewParameters, draw_parameters, photometric
 from effssl.data.cache import DecodedFiles, ImageCache
 from effssl.data.decoding import MARGIN, worker_count
 from effssl.data.derived import add_derived
+from effssl.data.formats import is_raw
 from effssl.data.images import CropBoxes, CropRequest, Crops, Images, Reading
 from effssl.data.joined import JoinedImages, epoch_order, images_per_epoch
 from effssl.data.parts import EncodedImages
@@ -89,7 +92,8 @@ class ViewLoader:
         """`side(step)` is the side in pixels of all groups of size 1; without it, they have the image size."""
         self.images, self.spec, self.batching, self.device, self.side = images, spec, batching, device, side
         self.workers = worker_count(batching.workers)
-        self.cache: ImageCache | None = None  # where decoded files are kept
+        self.cache: ImageCache | None = None
+        self.kept_loaders: dict[Tensor, DataLoader] | None = None  # whose workers live from epoch to epoch
         full, rest = divmod(images_per_epoch(images), batching.size)
         self.steps = full + (1 if rest and batching.keep_partial else 0)
         if spec.augment.pad and not images.in_memory:
@@ -106,6 +110,19 @@ class ViewLoader:
         if group.scale == (0, 0):
             return self.spec.augment
         return replace(self.spec.augment, scale=group.scale, pad=0, saliency="")
+
+    def use_cache(self, cache: ImageCache | None) -> None:
+        """Keep decoded files there, and read them from there."""
+        self.cache = cache
+
+    @contextmanager
+    def kept_workers(self) -> Iterator[None]:
+        """Within it, worker processes live from epoch to epoch."""
+        self.kept_loaders = {}
+        try:
+            yield
+        finally:
+            self.kept_loaders = None
 
     def order(self, epoch: int) -> Tensor:
         """The images of an epoch, shuffled."""
@@ -134,7 +151,9 @@ class ViewLoader:
         """The batches of an epoch from its `first`-th step on."""
         to_request, to_finish = itertools.tee(self._plan(epoch, first))  # images are read some steps ahead
         augment = self.spec.augment
-        reading = Reading(self.device, augment.filter, self.workers, augment.pixels, cache=self.cache)
+        reading = Reading(
+            self.device, augment.filter, self.workers, augment.pixels, cache=self.cache, kept_loaders=self.kept_loaders
+        )
         crops = self.images.crops(map(self._request, to_request), reading)
         for step, of_step in zip(to_finish, crops, strict=True):
             yield self._finish(step, of_step)
@@ -219,9 +238,13 @@ def files_of(images: Images, shrink: Tensor) -> list[DecodedFiles]:
         mine = [images.part_of == number for number in range(len(images.parts))]
         parts = zip(images.parts, mine, strict=True)
         return [one for part, rows in parts for one in files_of(part.select(images.row_of[rows]), shrink[rows])]
-    if isinstance(images, EncodedImages) and images.pixel_format.is_picture:
-        return [DecodedFiles(images.files(), images.sizes, shrink)]
-    return []
+    if not isinstance(images, EncodedImages):
+        return []
+    if not images.pixel_format.is_picture:
+        files = images.files()
+        rows = torch.tensor([row for row in range(len(files)) if not is_raw(files.name(row))], dtype=torch.long)
+        images, shrink = images.select(rows), shrink[rows]
+    return [DecodedFiles(images.files(), images.sizes, shrink, images.pixel_format)] if len(images) else []
 
 
 def _fill(rows: Tensor, crops: Crops) -> tuple[Tensor, Crops]:

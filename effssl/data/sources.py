@@ -13,7 +13,7 @@ from effssl.data.cifar import open_cifar
 from effssl.data.dataset import Data
 from effssl.data.digits import open_digits
 from effssl.data.folder import is_folder, open_folder
-from effssl.data.hub import PREFIX, is_hub, open_hub
+from effssl.data.hub import absolute_hub, is_hub, open_hub
 from effssl.data.joined import join
 from effssl.data.pack import is_pack, open_pack
 from effssl.data.table import is_table, open_table
@@ -24,8 +24,8 @@ from effssl.several import WeightedSet, join_sets, split_sets
 
 NAMED = ("cifar10", "cifar100", "digits")
 FILES = (
-    "a pack, a table (.csv, .parquet), an archive (.zip, .tar), WebDataset shards, a video, hf:<folder> or a .npy/.npz "
-    "file"
+    "a pack, a table (.csv, .parquet), an archive (.zip, .tar), WebDataset shards, a video, hf:<folder or name> or a "
+    ".npy/.npz file"
 )
 
 
@@ -60,10 +60,11 @@ def absolute(spec: str) -> str:
         return join_sets(WeightedSet(absolute(one.spec), one.weight) for one in sets)
     if spec in NAMED:
         return spec
-    prefix = PREFIX if is_hub(spec) else ""
-    path = Path(spec.removeprefix(prefix)).expanduser()
+    if is_hub(spec):
+        return absolute_hub(spec)
+    path = Path(spec).expanduser()
     # A link to a file keeps its name: the suffix says what the file is, and a table's paths begin at its folder.
-    return prefix + str(path.resolve() if path.is_dir() else os.path.abspath(path))
+    return str(path.resolve() if path.is_dir() else os.path.abspath(path))
 
 
 def find_source(spec: str) -> Source | None:

@@ -26,9 +26,15 @@ from effssl.data.splits import pick_per_class
 from effssl.data.voc import CLASSES, VocImage, read_voc
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.randomness import generator
-from effssl.runtime.reading import describe, read_arrays, read_bytes, read_text
+from effssl.runtime.reading import check_regular, describe, one_line, read_arrays, read_bytes, read_text
 
 TIMEOUT = 10.0  # seconds without a response
+MOST_CLASSES = 100_000
+LISTS = (
+    "flowers-102/*.mat", "fgvc-aircraft-2013b/data/*.txt", "dtd/dtd/labels/*.txt", "food-101/meta/*.json",
+    "oxford-iiit-pet/annotations/*.txt", "stanford_cars/devkit/*.mat", "stanford_cars/*.mat",
+)  # fmt: skip
+"""Files that torchvision reads without a look at what they are."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,9 @@ def published(name: str, paths: list[Path], labels: Tensor, classes: list[str]) 
     """The files of a published list with their labels."""
     if not paths:
         raise RequestError(f"{name}: there are no images")
+    odd = next((path for path in paths if "\0" in str(path)), None)
+    if odd is not None:
+        raise RequestError(f"{name}: its list names the file {one_line(repr(odd.name))}, which no file can be called")
     sizes = torch.tensor([about.size if about else (0, 0) for about in examine_all(paths)])
     return PublishedImages(paths, sizes, labels, classes)
 
@@ -75,6 +84,7 @@ def _parts(name: str, root: Path, download: bool, *splits: str, **settings: Any)
     parts = []
     for split in splits:
         with _reachable(name, root):
+            _check_lists(root)
             # With this loader a set yields the paths of its images in place of their pixels.
             items = list(dataset(root, split=split, download=download, loader=Path, **settings))
         labels = torch.tensor([label for _, label in items])
@@ -82,8 +92,15 @@ def _parts(name: str, root: Path, download: bool, *splits: str, **settings: Any)
     return parts
 
 
+def _check_lists(root: Path) -> None:
+    for file in (file for pattern in LISTS for file in root.glob(pattern)):
+        check_regular(file)
+
+
 def _numbered(labels: Tensor) -> list[str]:
     """Classes that have no names here."""
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
+        raise RequestError(f"the classes of a list are numbered from {labels.min()} to {labels.max()}; it is damaged")
     return [str(i) for i in range(int(labels.max()) + 1 if len(labels) else 0)]
 
 
@@ -158,6 +175,7 @@ def _pets(root: Path, download: bool, seed: int) -> TransferSet:
     import torchvision
 
     with _reachable("OxfordIIITPet", root):
+        _check_lists(root)
         for split in ("trainval", "test"):  # torchvision downloads and checks the lists, but cannot give paths
             torchvision.datasets.OxfordIIITPet(root, split, download=download)
     folder, parts = root / "oxford-iiit-pet", []

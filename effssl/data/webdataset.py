@@ -209,7 +209,14 @@ def _load_index(path: Path, shards: list[Path]) -> ShardIndex:
     table, names, sizes = stored["table"], stored["names"], stored["sizes"]
     labels = [os.fsdecode(label) for label in stored["labels"].tolist()] if "labels" in stored else None
     fits = table.dtype == MEMBER and names.shape == table.shape and sizes.shape == (len(table), 2)
-    if not fits or not len(table) or (labels is not None and len(labels) != len(table)):
+    fits = fits and names.dtype.kind == "S" and sizes.dtype == np.int64
+    if (
+        not fits
+        or not len(table)
+        or sizes.min() < 1
+        or table["archive"].max() >= len(shards)
+        or (labels is not None and len(labels) != len(table))
+    ):
         raise ValueError("its columns do not fit together")
     pixels = build(PixelFormat, parse_json(str(stored["pixels"])), str(path))
     images = ArchiveImages(Members(shards, table, names), torch.from_numpy(sizes), pixel_format=pixels)

@@ -13,6 +13,7 @@ from effssl.augment.color import normalize
 from effssl.data import Data
 from effssl.data.images import Reading, crop_batches, whole_boxes
 from effssl.features.extract import extract
+from effssl.features.logistic import fit_quietly
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_output, write_atomically
@@ -95,7 +96,7 @@ def fitted(encoder: LoadedEncoder, data: Data) -> nn.Linear:
     assert features.labels is not None
     if len(features.labels.unique()) < len(data.train.classes) or len(data.train.classes) < 3:
         raise RequestError(f"{data.name} needs images of each of at least 3 classes, to which a classifier is fitted")
-    model = LogisticRegression(max_iter=ITERATIONS).fit(features.h.numpy(), features.labels.numpy())
+    model = fit_quietly(LogisticRegression(max_iter=ITERATIONS), features.h.numpy(), features.labels.numpy())
     layer = nn.Linear(features.h.shape[1], len(model.classes_))
     state = {"weight": torch.from_numpy(model.coef_), "bias": torch.from_numpy(model.intercept_)}
     layer.load_state_dict({key: value.float() for key, value in state.items()})

@@ -22,7 +22,7 @@ import numpy as np
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.files import atomic_path, write_atomically
 from effssl.runtime.progress import progress_bar
-from effssl.runtime.reading import describe, parse_json, read_start, read_text
+from effssl.runtime.reading import checked_text, describe, parse_json, read_start, read_text
 
 FORMAT = "effssl features 1"
 SUFFIXES = (".parquet", ".npz", ".csv")
@@ -262,8 +262,10 @@ def _append(out: BinaryIO, values: np.ndarray, rows: int, dim: int | None) -> in
 
 def _read_npz(path: Path, folder: Path) -> Columns:
     with np.load(path, allow_pickle=False) as file:
-        names = [str(name) for name in np.atleast_1d(file[_key_column(file.files, path)]).tolist()]
-        labels = [label or None for label in np.atleast_1d(file["label"]).tolist()] if "label" in file.files else None
+        keys = checked_text(file[_key_column(file.files, path)])
+        names = [str(name) for name in np.atleast_1d(keys).tolist()]
+        label = checked_text(file["label"]) if "label" in file.files else None
+        labels = None if label is None else [some or None for some in np.atleast_1d(label).tolist()]
     with zipfile.ZipFile(path) as archive:
         archive.extract("features.npy", folder)
     return names, labels, np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)

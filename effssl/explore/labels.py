@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from effssl.data.table import PATH_COLUMNS
 from effssl.explore.gallery import printable
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.reading import describe, read_text
@@ -40,13 +41,14 @@ def read_labels(source: str | Path) -> Labels:
     try:
         lines = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
         header = list(lines.fieldnames or [])
-        for column in COLUMNS:
+        file_column = column_of_files(header)
+        for column in (file_column, "label"):
             if column not in header:
                 near = did_you_mean(column, header) or next(
                     (f" (is it {n}?)" for n in header if column in n.lower()), ""
                 )
                 raise RequestError(f"{path} has no column {column}{near}; its columns: {', '.join(header) or 'none'}")
-        pairs = [((line["file"] or "").strip(), (line["label"] or "").strip()) for line in lines]
+        pairs = [((line[file_column] or "").strip(), (line["label"] or "").strip()) for line in lines]
     except FileNotFoundError:
         raise RequestError(f"no file of labels at {path}; it is a CSV file with the columns file and label") from None
     except RequestError:
@@ -58,6 +60,15 @@ def read_labels(source: str | Path) -> Labels:
         if file and label and found.setdefault(file, label) != label:
             raise RequestError(f"{path}: {file} has two labels, {found[file]} and {label}; keep one of them")
     return Labels(found, str(source))
+
+
+def column_of_files(header: Sequence[str]) -> str:
+    """The column that names files, as in a table of images.
+
+    >>> column_of_files(["label", "path"]), column_of_files(["name"])
+    ('path', 'file')
+    """
+    return next((name for name in PATH_COLUMNS if name in header), COLUMNS[0])
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,8 @@ class Names:
         """Names relative to the folder of the data, or to the one that all images have in common."""
         folder = Path(data).expanduser() if data else None
         roots = [printable(os.path.abspath(folder))] if folder is not None and folder.is_dir() else []
-        if not roots or all(map(os.path.isabs, names)):  # files of a pack are elsewhere
+        absolute = [os.path.isabs(name) for name in names]
+        if all(absolute) or not (roots or any(absolute)):  # files of a pack are elsewhere
             roots.append(os.path.commonpath([os.path.dirname(name) for name in names]))
         inside = (root for root in roots if root and all(PurePath(name).is_relative_to(root) for name in names))
         return cls(next(inside, ""), list(names))

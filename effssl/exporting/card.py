@@ -11,7 +11,6 @@ from effssl.network.loaded import LoadedEncoder
 from effssl.run import RunFolder
 from effssl.runtime.private_paths import strip_constant, strip_score_name
 from effssl.runtime.versions import versions
-from effssl.schema import read_yaml
 
 
 def model_card(source: Exportable, exported: ExportedFile, file: str, to: str, run: RunFolder | None) -> str:
@@ -114,9 +113,7 @@ def _training(about: dict[str, Any], run: RunFolder | None) -> dict[str, str]:
             about["weights"], f"from {about['weights']}; their training is unknown"
         )
     if run is not None:
-        written = read_yaml(run.config_path).get("versions")
-        found: dict[str, Any] = written if isinstance(written, dict) else {}
-        rows["versions"] = ", ".join(f"{name} {number}" for name, number in found.items())
+        rows["versions"] = ", ".join(f"{name} {number}" for name, number in run.versions.items())
     return rows
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from effssl.features.knn import TEMPERATURE
+from effssl.features.logistic import fit_quietly
 
 NEIGHBORS = (1, 3, 10)  # of each class
 INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1000.0)  # scikit-learn's C, for features of length one
@@ -86,10 +86,9 @@ def _fit_linear(x: Tensor, y: Tensor, inverse_penalty: float) -> LinearHead:
     mean = values.mean(0)
     # One scale for all dimensions: that of each cannot be estimated from few images.
     scale = max(float(np.sqrt(((values - mean) ** 2).sum(1).mean())), 1e-12)
-    model = LogisticRegression(C=inverse_penalty, max_iter=ITERATIONS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # cross-validation judges a fit that has not converged, too
-        model.fit((values - mean) / scale, y.numpy())
+    # Cross-validation judges a fit that has not converged, too.
+    unfitted = LogisticRegression(C=inverse_penalty, max_iter=ITERATIONS)
+    model = fit_quietly(unfitted, (values - mean) / scale, y.numpy())
     coefficients, bias = model.coef_, model.intercept_
     if len(coefficients) == 1:  # of two classes, scikit-learn keeps the second one's
         coefficients, bias = (np.concatenate([np.zeros_like(part), part]) for part in (coefficients, bias))

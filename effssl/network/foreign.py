@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ CLASSIFIER = re.compile(r"(^|\.)(fc|classifier(\.\d+)?|head(\.fc)?|heads\.head)\
 SIZE = 224
 TORCHVISION = "torchvision:"  # may stand before the name of one of its models
 SEED = 0  # of random weights
+DAMAGED = (
+    SafetensorError, OSError, RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError,
+)  # fmt: skip
+"""What readers of weight files raise, beside errors of the restricted unpickler."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -150,12 +155,15 @@ def pretrained_weights(name: str, image_size: int = SIZE, classifier: bool = Fal
 
         # Not through the model's constructor, which would unpickle whatever the cache holds under that name.
         known = models.get_model_weights(name)["DEFAULT"]
+        cached = Path(torch.hub.get_dir()) / "checkpoints" / Path(known.url).name
+        if cached.exists():
+            check_regular(cached)
         return dict(known.get_state_dict(progress=True, check_hash=True, weights_only=True))
     except pickle.UnpicklingError:
         raise RequestError(
             f"the cached weights of {name} contain pickled objects that could run code; delete them and try again"
         ) from None
-    except (OSError, RuntimeError, ValueError) as error:
+    except DAMAGED as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RequestError(
             f"the pretrained weights of {name} cannot be fetched here ({reason}); {_by_hand(name)}"
@@ -230,17 +238,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         with path.open("rb") as file:
             if file.read(1) not in (b"P", b"\x80"):  # a zip archive, or a pickle
                 raise ValueError("neither safetensors nor a file of torch.save")
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        SafetensorError,
-        OSError,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:
+        with warnings.catch_warnings():  # of pickles and tensors that are refused in one line
+            warnings.simplefilter("ignore")
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except DAMAGED as error:
         raise RequestError(f"{path} is not a weight file: {describe(error)}") from None
     except Exception as error:  # raised by the restricted unpickler
         if type(error).__module__.split(".")[0] not in ("pickle", "_pickle", "torch"):  # struct.error, zlib.error …
@@ -316,7 +317,10 @@ def load_weights(
 def _fitted(
     state: dict[str, Tensor], wanted: dict[str, Tensor], source: str, adapting: bool
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Weights in the shapes of a network, and what was adapted; a shape that does not fit is refused."""
+    """Weights in the shapes of a network, and what was adapted; a shape or type that does not fit is refused."""
+    whole = [key for key, value in state.items() if wanted[key].is_floating_point() and not value.is_floating_point()]
+    if whole:
+        raise RequestError(f"{source}: {whole[0]} holds {state[whole[0]].dtype} values, as of a quantized network")
     done, first = [], next((key for key, value in wanted.items() if value.ndim == 4), "")
     for key, weight in list(state.items()):
         shape = tuple(wanted[key].shape)

@@ -21,7 +21,7 @@ from effssl.report.study import read_study
 from effssl.report.summary import summarize
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError, RunFailed
-from effssl.runtime.files import check_replaceable, check_writable, write_atomically
+from effssl.runtime.files import check_replaceable, check_writable, remove_leftovers, write_atomically
 from effssl.runtime.private_paths import strip_message
 from effssl.runtime.progress import say, silenced
 from effssl.runtime.reading import describe, read_bytes, read_start
@@ -77,7 +77,9 @@ def report_finished_run(run: RunFolder, data: Data, quiet: bool = False) -> None
     try:
         with silenced(quiet):
             content = render(gather(run, data=data, device=run.config.device))
-        write_atomically(target, content)
+        with run.locked():
+            remove_leftovers(run.folder, target.name)
+            write_atomically(target, content)
     except KeyboardInterrupt:
         say(f"the report was not written; write it with effssl report {run.folder}")
         return

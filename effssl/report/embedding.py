@@ -16,6 +16,7 @@ from torch import Tensor
 
 from effssl.features.extract import extract
 from effssl.features.knn import nearest
+from effssl.features.logistic import fit_quietly
 from effssl.features.whitening import pixel_encoder
 from effssl.network.loaded import LoadedEncoder
 from effssl.report.sample import Sample, rgb_of, sheet, tile_side
@@ -118,7 +119,8 @@ def probe(h: Tensor, sample: Sample) -> dict[str, Any] | None:
     if int(test.sum()) < 2 or len(labels[train].unique()) < 2:
         return None
     scaler = StandardScaler().fit(h[train].numpy())
-    model = LogisticRegression(C=0.1, max_iter=200).fit(scaler.transform(h[train].numpy()), labels[train].numpy())
+    unfitted = LogisticRegression(C=0.1, max_iter=200)
+    model = fit_quietly(unfitted, scaler.transform(h[train].numpy()), labels[train].numpy())
     predicted = torch.from_numpy(model.predict(scaler.transform(h[test].numpy())))
     how = (
         f"logistic regression fitted on {int(train.sum())} training images of the sample, tested on {int(test.sum())} "

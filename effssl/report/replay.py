@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from effssl.data import Data, Images
-from effssl.data.loader import Batching, ViewLoader, ViewSpec
+from effssl.data.joined import images_per_epoch
 from effssl.data.views import Views
 from effssl.objectives.expression import parse
 from effssl.objectives.objective import Objective
@@ -18,7 +18,7 @@ from effssl.objectives.step import frozen_statistics
 from effssl.objectives.term import TaskExamples
 from effssl.recipes.resolve import Plan
 from effssl.run import RunFolder
-from effssl.training.build import build_objective
+from effssl.training.build import build_loader, build_objective
 from effssl.training.checkpoint import evaluated_weights
 from effssl.training.clock import Clock
 
@@ -26,8 +26,8 @@ IMAGES = 256  # at least so many images are in the batches, if the data set has 
 
 
 def plan_of(run: RunFolder) -> Plan:
-    """The plan of a finished run, in float32 and without compiling."""
-    config = dataclasses.replace(run.config, compile=False, precision="float32")
+    """The plan of a finished run, in float32, without compiling and without processes that decode."""
+    config = dataclasses.replace(run.config, compile=False, precision="float32", workers=0)
     weights = {term: getattr(config, term).weight for term in parse(config.objective)}
     return Plan(config, {term: weight for term, weight in weights.items() if weight})
 
@@ -42,12 +42,10 @@ def trained_objective(run: RunFolder, data: Data, state: dict[str, Any] | None, 
 
 def first_batches(run: RunFolder, images: Images, objective: Objective, device: torch.device) -> list[Views]:
     """The first batches with exactly the views of training: all randomness is seeded by the step."""
-    config = run.config
-    spec = ViewSpec(config.augment, objective.groups, config.image_size, objective.reads_clean)
-    rows = slice(0, min(IMAGES, config.batch_size))
-    clock = Clock.of(config, len(images))
-    loader = ViewLoader(images, spec, Batching(config.batch_size, config.seed, rows, workers=0), device, clock.side)
-    return list(islice(loader.epoch(0), -(-IMAGES // config.batch_size)))
+    size = run.config.batch_size
+    clock = Clock.of(run.config, images_per_epoch(images))
+    loader = build_loader(objective, images, device, clock, slice(0, min(IMAGES, size)))
+    return list(islice(loader.epoch(0), -(-IMAGES // size)))
 
 
 def angle_sets(run: RunFolder) -> dict[str, tuple[float, ...]]:

@@ -32,7 +32,7 @@ NOT_CURVES = re.compile(r"epoch|step|images|seconds|flops|sampled|(chance|baseli
 def summarize(run: RunFolder) -> dict[str, Any]:
     """A run as values for JSON."""
     lines, config = run.metrics(), read_yaml(run.config_path)
-    versions = config.pop("versions", {})
+    config.pop("versions", None)
     last = lines[-1] if lines else {}
     judged: dict[str, Any] = next((line for line in reversed(lines) if "verdict" in line), {})
     shown = strip_values(flatten(config))
@@ -50,7 +50,7 @@ def summarize(run: RunFolder) -> dict[str, Any]:
         "cost": cost(last),
         "facts": facts(run, last),
         "config": shown,
-        "versions": {str(key): str(value) for key, value in versions.items()},
+        "versions": run.versions,
     }
 
 

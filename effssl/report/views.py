@@ -12,6 +12,7 @@ from torch import Tensor
 
 from effssl.data import Data
 from effssl.data.views import Views
+from effssl.features.logistic import fit_quietly
 from effssl.network.loaded import LoadedEncoder
 from effssl.objectives.term import TaskExamples
 from effssl.report.embedding import FEWEST, confusion
@@ -108,7 +109,7 @@ def probe_task(encoder: LoadedEncoder, batches: list[TaskExamples]) -> dict[str,
     with torch.inference_mode():
         encoder = encoder.without_whitening()  # means over mirror images cannot tell 90° from 270°
         h = torch.cat([encoder.encoder(some.pixels.to(encoder.device)).float().cpu() for some in batches])
-    model = LogisticRegression(C=0.1, max_iter=200).fit(h[0::2].numpy(), labels[0::2].numpy())
+    model = fit_quietly(LogisticRegression(C=0.1, max_iter=200), h[0::2].numpy(), labels[0::2].numpy())
     predicted = torch.from_numpy(model.predict(h[1::2].numpy()))
     how = f"a linear probe, as this task has no head: fitted on {len(h[0::2])} inputs, tested on {len(h[1::2])} others"
     return confusion(batches[0].names, labels[1::2], predicted, how)

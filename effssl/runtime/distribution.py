@@ -19,9 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from effssl.runtime.errors import RequestError, RunFailed
+from effssl.runtime.errors import RunFailed
 from effssl.runtime.heartbeat import heartbeats
-from effssl.runtime.processes import die_with_parent, environment_number
+from effssl.runtime.processes import check_environment, die_with_parent, environment_number
+from effssl.runtime.reading import describe
 
 TIMEOUT = timedelta(minutes=10)  # of a collective call, e.g. while rank 0 writes a checkpoint
 
@@ -62,10 +63,17 @@ def process_group() -> Iterator[None]:
     if not started_by_torchrun() or dist.is_initialized():
         yield
         return
-    _check_environment()
+    check_environment()
     die_with_parent(os.getppid())  # torchrun: without it nobody would restart or stop this process
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=TIMEOUT, **_rendezvous())
+    try:
+        dist.init_process_group(backend, timeout=TIMEOUT, **_rendezvous())
+    except (RuntimeError, ValueError, OSError) as error:
+        process, place = os.environ["RANK"], f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise RunFailed(
+            f"process {process} of {world_size_asked()} did not find the others at {place} ({describe(error)}); "
+            "start all of them with torchrun"
+        ) from None
     try:
         with heartbeats(_store, rank(), world_size()):
             yield
@@ -78,17 +86,6 @@ def process_group() -> Iterator[None]:
         raise
     finally:
         dist.destroy_process_group()
-
-
-def _check_environment() -> None:
-    """Refuse WORLD_SIZE without what torchrun sets beside it."""
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise RequestError(
-            f"WORLD_SIZE is {world_size_asked()}, but {', '.join(missing)} is not set; start with torchrun"
-        )
-    if not environment_number("RANK", 0) < world_size_asked() or not 0 < environment_number("MASTER_PORT", 0) < 1 << 16:
-        raise RequestError("RANK, WORLD_SIZE and MASTER_PORT do not fit together; start with torchrun")
 
 
 def _rendezvous() -> dict[str, Any]:

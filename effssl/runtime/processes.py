@@ -36,6 +36,18 @@ def environment_number(name: str, default: int) -> int:
     return int(text)
 
 
+def check_environment() -> None:
+    """Refuse WORLD_SIZE without what torchrun sets beside it."""
+    count = environment_number("WORLD_SIZE", 1)
+    if count <= 1:
+        return
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise RequestError(f"WORLD_SIZE is {count}, but {', '.join(missing)} is not set; start with torchrun")
+    if not environment_number("RANK", 0) < count or not 0 < environment_number("MASTER_PORT", 0) < 1 << 16:
+        raise RequestError("RANK, WORLD_SIZE and MASTER_PORT do not fit together; start with torchrun")
+
+
 def is_first_process() -> bool:
     """Whether this is the process that writes, also after the processes have parted; RANK alone means nothing."""
     return environment_number("WORLD_SIZE", 1) <= 1 or environment_number("RANK", 0) == 0

@@ -6,8 +6,9 @@ import io
 import json
 import os
 import stat
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +35,11 @@ def describe(error: BaseException) -> str:
 
 def check_regular(path: Path) -> None:
     """Refuse what is not a file: reading a pipe would wait forever, and a device has no end."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:  # a null character in its name
+        raise OSError(f"{one_line(repr(str(path)))}: {error}") from None
+    if not stat.S_ISREG(mode):
         raise OSError(f"{path} is not a regular file")
 
 
@@ -74,11 +79,22 @@ def read_json(path: Path) -> Any:
 
 def read_array(path: Path) -> np.ndarray:
     """The array of an .npy file; Python objects, which could run code, are refused."""
+    return _load_array(path, None)
+
+
+def map_array(path: Path) -> np.ndarray:
+    """The same without reading it: its values are read from the file when they are needed."""
+    import numpy as np
+
+    return np.asarray(_load_array(path, "r"))  # a plain view: indexing it is quicker
+
+
+def _load_array(path: Path, mode: Literal["r"] | None) -> np.ndarray:
     import numpy as np
 
     check_regular(path)
     try:
-        content = np.load(path, allow_pickle=False)
+        content = np.load(path, mode, allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # a damaged header raises anything: SyntaxError, TypeError, MemoryError …
@@ -98,6 +114,17 @@ def _check_unpacked(unpacked: int, packed: int) -> None:
         raise ValueError(f"its {packed:,} bytes unpack to {unpacked:,}, more than {EXPANSION} times as many")
 
 
+def checked_text(array: np.ndarray) -> np.ndarray:
+    """The array; ValueError if it holds text of characters that there are none: using it would end in a SystemError."""
+    if array.dtype.kind == "U" and array.size:
+        import numpy as np
+
+        characters = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).reshape(-1).view(np.uint32)
+        if characters.max(initial=0) > sys.maxunicode:
+            raise ValueError("its text has characters that there are none")
+    return array
+
+
 def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
     """All arrays of an .npz file by name; arrays of Python objects, which could run code, are refused."""
     import numpy as np
@@ -110,7 +137,7 @@ def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
             raise ValueError("it is a single array, not an .npz archive")
         with content as file:
             _check_unpacked(sum(part.file_size for part in file.zip.infolist()), _size_of(source))
-            return {name: np.asarray(file[name]) for name in file.files}
+            return {name: checked_text(np.asarray(file[name])) for name in file.files}
     except OSError:
         raise
     except Exception as error:  # damaged archives raise anything: zlib.error, RuntimeError, SyntaxError, MemoryError …

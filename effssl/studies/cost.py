@@ -47,11 +47,11 @@ def gflop_of(run: ArmRun) -> float:
 
 
 def seconds_per_gflop(folder: Path) -> float | None:
-    """The speed of the finished runs in a folder, of whichever study; None without any."""
+    """The speed of the finished runs in a folder, of whichever study; None without any whose cost is known."""
     folders = [item for item in sorted(folder.iterdir()) if item.is_dir()] if folder.is_dir() else []
-    last_lines = [run.metrics()[-1] for run in map(RunFolder, folders) if run.finished]
-    gflop = sum(line["flops"] / 1e9 for line in last_lines)
-    return sum(line["seconds"] for line in last_lines) / gflop if last_lines else None
+    lines = [line for run in map(RunFolder, folders) if run.finished for line in run.metrics()[-1:]]
+    known = [line for line in lines if "seconds" in line and line.get("flops", 0) > 0]
+    return sum(line["seconds"] for line in known) / sum(line["flops"] / 1e9 for line in known) if known else None
 
 
 def show_plan(title: str, runs: Sequence[ArmRun], todo: Sequence[ArmRun]) -> None:

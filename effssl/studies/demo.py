@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError, RunFailed, Stopped, speaking_flags
 from effssl.runtime.files import check_writable, write_atomically
 from effssl.runtime.progress import say, table
-from effssl.runtime.reading import read_json
+from effssl.runtime.reading import describe, read_json
 from effssl.studies.plan import ArmRun, Setup, plan_runs
 from effssl.studies.runner import ArmResult, run_arms
 from effssl.studies.scales import CPU
@@ -82,6 +83,8 @@ def run_demo(data: str, seeds: int, out: Path) -> None:
     if seeds < 1:
         raise RequestError(f"--seeds is {seeds}; it must be at least 1")
     check_writable(out)
+    if (out / "results.json").exists():
+        read_free_scores(out / "results.json")  # before anything slow
     planned = plan_runs(demo_study(data), Setup("cpu", seeds, out))
     runs = [replace(run, folder=out / f"{data}-{FOLDERS[run.arm.name]}-{run.seed}") for run in planned]
     found = run_arms(runs, jobs=2, on_line=show_epoch)
@@ -104,9 +107,8 @@ def free_scores(folder: Path, known: Path) -> dict[str, Numbers]:
     from effssl.features.whitening import untrained_encoder
     from effssl.network.foreign import open_foreign
 
-    found: dict[str, Numbers] = read_json(known).get("free", {}) if known.is_file() else {}
-    if found:
-        return found
+    if known.is_file():
+        return read_free_scores(known)
     run = Run(folder)
     data = run.data()
     encoders = {"raw pixels": open_foreign("pixels"), "untrained": untrained_encoder(data.train, run.encoder())}
@@ -114,6 +116,19 @@ def free_scores(folder: Path, known: Path) -> dict[str, Numbers]:
         name: {what: evaluate(what, encoder, data).value for what in ("knn", "linear")}
         for name, encoder in encoders.items()
     }
+
+
+def read_free_scores(known: Path) -> dict[str, Numbers]:
+    """Those of an earlier demo; any other file is refused, since it would be replaced."""
+    try:
+        found = read_json(known)["free"]
+        scores = {name: {what: float(values[what]) for what in ("knn", "linear")} for name, values in found.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        reason = f"{known} is not the result of a demo and would be replaced ({describe(error)})"
+        raise RequestError(f"{reason}; choose another --out") from None
+    if not all(math.isfinite(value) for values in scores.values() for value in values.values()):
+        raise RequestError(f"{known} holds scores that are not finite; delete it")
+    return scores
 
 
 def show_epoch(run: ArmRun, line: str) -> None:

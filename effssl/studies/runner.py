@@ -17,7 +17,6 @@ from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.pool import Pool
 from effssl.runtime.private_paths import strip_flag
 from effssl.runtime.progress import say
-from effssl.schema import read_yaml
 from effssl.studies.arm import child_job, train_and_evaluate, value_of
 from effssl.studies.cost import show_plan
 from effssl.studies.plan import ArmRun, Setup, plan_runs
@@ -132,7 +131,7 @@ def average_of(values: Mapping[str, float]) -> dict[str, float]:
 def origin_of(run: Run) -> dict[str, str]:
     """Which commit trained a run, in which precision, and on which data (a folder's name without its path)."""
     config = run.config
-    commit = read_yaml(run.config_path).get("versions", {}).get("commit", "unknown")
+    commit = run.versions.get("commit", "unknown")
     return {"commit": commit, "precision": config.precision, "data": strip_flag(config.data)}
 
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,7 @@ class Trial:
             found = read_json(path) if path.exists() else {}
         except (OSError, ValueError):  # damaged: the trial runs again, and finds its run finished
             found = {}
-        return found if isinstance(found, dict) and "state" in found else {"state": "new"}
+        return found if _is_state(found) else {"state": "new"}
 
     def save(self, state: str, why: str = "") -> None:
         """Write the state to disk."""
@@ -185,6 +186,17 @@ class Trial:
             if self.asked is not None and int(epoch) not in self._reported:
                 self._reported.add(int(epoch))
                 self.asked.report(knn, int(epoch))
+
+
+def _is_state(found: Any) -> bool:
+    """Whether a value read from JSON is the state of a trial, with scores by epoch."""
+    if not isinstance(found, dict) or found.get("state") not in ("finished", "pruned", "failed"):
+        return False
+    curve = found.get("curve", {})
+    return isinstance(curve, dict) and all(
+        epoch.isascii() and epoch.isdigit() and type(value) in (int, float) and abs(value) <= sys.float_info.max
+        for epoch, value in curve.items()
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------

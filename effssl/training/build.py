@@ -114,11 +114,14 @@ def check_sides(config: Config, groups: dict[str, ViewGroup], network: Network) 
                 encoder(torch.zeros(2, config.augment.pixels.channels, side, side, device=device))
 
 
-def build_loader(objective: Objective, images: Images, device: torch.device, clock: Clock) -> ViewLoader:
-    """Batches of the views that an objective reads; of every batch this process creates its rows."""
+def build_loader(
+    objective: Objective, images: Images, device: torch.device, clock: Clock, rows: slice | None = None
+) -> ViewLoader:
+    """Batches of the views that an objective reads; of every batch this process creates its rows, or those given."""
     config: Config = objective.config
     spec = ViewSpec(config.augment, objective.groups, config.image_size, objective.reads_clean, config.compile)
-    batching = Batching(config.batch_size, config.seed, local_rows(config.batch_size), workers=config.workers)
+    rows = local_rows(config.batch_size) if rows is None else rows
+    batching = Batching(config.batch_size, config.seed, rows, workers=config.workers)
     return ViewLoader(images, spec, batching, device, clock.side)
 
 

@@ -140,7 +140,7 @@ class Monitor:
         found = {name: score for name, one in encoders.items() for score in self.score(one).values()}
         if found:
             found["chance"] = self.chance()
-        self.trainer.position.baselines = found
+        self.trainer.record_baselines(found)
         return {f"baseline/{name}": round(value, 4) for name, value in found.items()}
 
     def free_encoders(self) -> dict[str, LoadedEncoder]:

@@ -71,7 +71,7 @@ class ClaimedFolder:
 
 
 def run_request(request: Request) -> tuple[RunFolder, Data | None]:
-    """Carry out a request: the run's folder, and its data if it was trained now."""
+    """Carry out a request: the run's folder, and its data if it was trained now or has no report yet."""
     keep_freed_memory()
     with catch_signals() as stop, process_group(), Journal(request.quiet, writes=rank() == 0) as journal:
         started = time.monotonic() if request.started is None else request.started
@@ -98,14 +98,15 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
             refuse_other_settings(claim.run, plan)
         if claim.run is not None and claim.finished and not is_longer(plan, claim.run):
             journal.say(f"{claim.folder} is finished")
-            return claim.run, None
+            return claim.run, None if claim.run.report_path.exists() else data
         trainer = Trainer(plan, data, device)  # what cannot be built is refused before a folder is created
         if trainer.objective.start_note:
             plan = dataclasses.replace(plan, notes=[*plan.notes, trainer.objective.start_note])
         files = trainer.loader.decoded_files()
-        trainer.loader.cache = open_cache(plan.config.cache, files, plan.config.epochs, journal.say)
+        trainer.loader.use_cache(open_cache(plan.config.cache, files, plan.config.epochs, journal.say))
         run = create_run(claim, plan, data, journal)
-        train_run(trainer, run, journal, stop, budget)
+        with trainer.loader.kept_workers():
+            train_run(trainer, run, journal, stop, budget)
     return run, data
 
 

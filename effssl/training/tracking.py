@@ -34,7 +34,7 @@ def read_records(folder: Path) -> dict[str, Record]:
     try:
         found = read_json(path) if path.is_file() else {}
         return {name: Record(dict(record["known"]), int(record["epoch"])) for name, record in found.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"{path} cannot be read ({describe(error)})"
         raise RequestError(f"{reason}; delete it, and trackers that keep runs themselves will get a new one") from None
 

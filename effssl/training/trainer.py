@@ -234,6 +234,10 @@ class Trainer:
         self.position.evaluations.append(found)
         return self.position.evaluations
 
+    def record_baselines(self, scores: dict[str, float]) -> None:
+        """Keep the scores of what costs nothing."""
+        self.position.baselines = scores
+
     def finite(self, gradients: bool = False) -> bool:
         """Whether all weights are finite, or all gradients: fp16 ones may not be, and such a step is skipped."""
         tensors = [p.grad if gradients else p for p in self.objective.parameters()]

@@ -14,7 +14,9 @@ import pytest
 
 from effssl.browsing.collection import open_collection
 from effssl.browsing.server import PageServer, Service
+from effssl.browsing.tags import write_tags
 from effssl.browsing.views import ViewOptions
+from effssl.explore.labels import Names
 from tests.browsing.conftest import EVIL
 
 OPTIONS: Any = {"weights": "random", "image_size": 32, "workers": 0, "labels": "folders"}
@@ -141,3 +143,10 @@ def test_tags_are_saved_beside_what_the_file_holds(server: Any, tags: Path) -> N
     for body in (b"[1]", b'{"x": "y"}', b'{"9999": "y"}'):
         assert server.ask("tags", body).status == 400
     assert "temple" in tags.read_text()
+
+
+def test_tags_are_written_into_the_column_of_files_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("path,label\nb.png,old\n")
+    write_tags(path, {0: "new", 1: "old"}, Names("", ["a.png", "b.png"]))
+    assert path.read_text() == "path,label\nb.png,old\na.png,new\n"

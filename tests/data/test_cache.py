@@ -10,7 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
@@ -20,6 +22,7 @@ import effssl
 from effssl.augment.options import Augment, ViewGroup
 from effssl.data import Images, cache, decoding, open_data
 from effssl.data.cache import ImageCache, level_of, open_cache
+from effssl.data.formats import is_raw
 from effssl.data.image_files import decode
 from effssl.data.loader import Batching, ViewLoader, ViewSpec
 from effssl.runtime.errors import RequestError
@@ -44,7 +47,7 @@ def album(tmp_path: Path) -> Path:
 
 def views(images: Images, store: ImageCache | None = None, workers: int = 0, epochs: int = 3) -> Tensor:
     loader = ViewLoader(images, SPEC, Batching(3, 0, workers=workers), torch.device("cpu"))
-    loader.cache = store
+    loader.use_cache(store)
     batches = [batch for epoch in range(epochs) for batch in loader.epoch(epoch)]
     return torch.cat([batch.pixels[name].flatten() for batch in batches for name in ("large", "small")])
 
@@ -91,6 +94,68 @@ def test_views_are_the_same_to_the_bit(
     assert torch.equal(views(images, store), expected)
 
 
+@pytest.fixture
+def bands(tmp_path: Path) -> Path:
+    """Images of twelve channels of 16 bits as compressed TIFF; one of them is a .npy file."""
+    (tmp_path / "bands").mkdir()
+    values = np.arange(70 * 90 * 12).reshape(70, 90, 12).astype(np.uint16) * 13
+    for i in range(5):
+        some = np.roll(values, 5 * i, 0)
+        tifffile.imwrite(
+            tmp_path / f"bands/{i}.tif", some, photometric="minisblack", planarconfig="contig", compression="zlib"
+        )
+    np.save(tmp_path / "bands/5.npy", values)
+    return tmp_path / "bands"
+
+
+def deep_of(bands: Path) -> Path:
+    """Pictures of 16 bits."""
+    for path in bands.iterdir():
+        path.unlink()
+    for i in range(6):
+        deep = (np.arange(70 * 90).reshape(70, 90) * (i + 1)).astype(np.uint16)
+        Image.fromarray(deep).save(bands / f"{i}.png")
+    return bands
+
+
+@pytest.mark.parametrize(("folder", "count", "size"), [(lambda bands: bands, 5, 12 * 2), (deep_of, 6, 2)])
+def test_other_channels_and_depths_are_kept_with_all_their_values(
+    bands: Path, store: ImageCache, folder: Callable[[Path], Path], count: int, size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    images = open_data(str(folder(bands))).train
+    expected = deep_views(images)
+    assert torch.equal(deep_views(images, store, workers=2), expected)
+    assert [path.stat().st_size - cache.ARRAY_HEADER.size - cache.CHECKSUM.size for path in entries(store)] == [
+        size * 70 * 90
+    ] * count
+    (files,) = ViewLoader(images, deep_spec(images), Batching(3, 0, workers=0), torch.device("cpu")).decoded_files()
+    assert {path.name.partition("-")[0] for path in entries(store)} == files.keys()
+    assert files.bytes_needed() == count * size * 70 * 90
+    real = decoding.read_pixels
+    monkeypatch.setattr(
+        decoding, "read_pixels", lambda source, of: real(source, of) if is_raw(str(source)) else never()
+    )
+    assert torch.equal(deep_views(images, store), expected)
+    monkeypatch.undo()
+    for number, path in enumerate(entries(store)):
+        content = path.read_bytes()
+        path.write_bytes((b"", content[:-1], b"x" * len(content))[number % 3])
+    assert torch.equal(deep_views(images, store), expected)
+
+
+def deep_spec(images: Images) -> ViewSpec:
+    channels = images.pixel_format.channels
+    augment = Augment(pixels=images.pixel_format, mean=(0.5,) * channels, std=(0.2,) * channels)
+    return ViewSpec(augment, {"large": ViewGroup(count=2)}, 24)
+
+
+def deep_views(images: Images, store: ImageCache | None = None, workers: int = 0) -> Tensor:
+    loader = ViewLoader(images, deep_spec(images), Batching(3, 0, workers=workers), torch.device("cpu"))
+    loader.use_cache(store)
+    return torch.cat([batch.pixels["large"] for epoch in range(2) for batch in loader.epoch(epoch)], 1)
+
+
 def test_each_image_is_decoded_at_each_level_once(album: Path, store: ImageCache) -> None:
     for shrink in (0.2, 0.1, 1.0, 0.3):
         counted = []
@@ -118,7 +183,9 @@ def test_damaged_entries_and_a_folder_that_is_gone_do_no_harm(album: Path, store
     expected = views(images, store)
     for number, path in enumerate(entries(store)):
         content = path.read_bytes()
-        path.write_bytes((b"", content[:-1], b"x" * len(content))[number % 3])
+        flipped = content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
+        path.unlink()
+        path.write_bytes((b"", content[:-1], b"x" * len(content), flipped)[number % 4]) if number else os.mkfifo(path)
     assert torch.equal(views(images, store), expected)
     shutil.rmtree(store.folder)
     assert torch.equal(views(images, store), expected)

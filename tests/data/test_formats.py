@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import effssl
 from effssl.augment.pixel_format import PixelFormat
 from effssl.cli import main
 from effssl.data import FolderImages, open_data
+from effssl.data.file_types.file_type import over_white
 from effssl.data.formats import examine, read_pixels
 from effssl.data.images import Reading, crop_batches, whole_boxes
 from effssl.runtime.errors import RequestError
@@ -92,6 +94,20 @@ def test_deep_png_keeps_16_bits(tmp_path: Path, scene: np.ndarray) -> None:
         assert about.size == (96, 80)
         assert about.pixels == PixelFormat(expected.shape[2], "uint16", DEEP["uint16"])
         assert np.array_equal(read_pixels(tmp_path / name, about.pixels), expected)
+
+
+def test_deep_png_with_alpha_and_any_filter(tmp_path: Path, scene: np.ndarray) -> None:
+    """As torchvision's libpng decodes it, which is not given damaged files: it may end the process."""
+    from imagecodecs import png_encode
+    from torchvision.io import ImageReadMode, decode_png
+
+    for channels, filters in itertools.product((2, 3, 4), (8, 16, 32, 64, 128)):
+        content = png_encode(scene[..., :channels].copy(), filter=filters)
+        whole = decode_png(torch.frombuffer(bytearray(content), dtype=torch.uint8), ImageReadMode.UNCHANGED)
+        expected = whole.permute(1, 2, 0).numpy().astype(np.uint16)
+        expected = over_white(expected) if channels != 3 else expected
+        (tmp_path / "a.png").write_bytes(content)
+        assert np.array_equal(read_pixels(tmp_path / "a.png", examine(tmp_path / "a.png").pixels), expected)
 
 
 def test_deep_png_is_upright(tmp_path: Path, scene: np.ndarray) -> None:
@@ -182,6 +198,42 @@ def test_one_channel_is_read_as_three_where_those_are_wanted(tmp_path: Path, sce
     assert torch.equal(three[:, 2:], crops(gray))
     with pytest.raises(RequestError, match="1 channel of uint16, and the encoder takes 5 channels of uint16"):
         crops(gray, PixelFormat(5, "uint16", DEEP["uint16"]))
+
+
+def write_one(path: Path, rgb: np.ndarray) -> None:
+    """A photograph H×W×3 in the format of a suffix."""
+    deep = rgb.astype(np.uint16) * 200
+    if path.suffix == ".tif":
+        tifffile.imwrite(path, np.concatenate([deep, deep[..., :2] // 3], 2), photometric="minisblack",
+                         planarconfig="contig")  # fmt: skip
+    elif path.suffix == ".png":
+        Image.fromarray(deep[..., 0].copy()).save(path)
+    elif path.suffix == ".dcm":
+        save_dicom(path, rgb[..., 0].astype(np.uint16) * 16)
+    elif path.suffix == ".npy":
+        np.save(path, np.moveaxis(rgb, 2, 0)[:2].astype(np.float32) / 100 - 1)
+    else:
+        Image.fromarray(rgb).save(path)
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".png", ".dcm", ".npy", ".gif", ".avif", ".heif"])
+def test_every_format_trains_packs_embeds_and_evaluates(in_tmp: Path, photos: Tensor, suffix: str) -> None:
+    if suffix == ".heif":
+        pytest.importorskip("pillow_heif").register_heif_opener()
+    for i in range(20):
+        folder = in_tmp / "d" / ("train" if i < 12 else "test") / ("sky", "roof")[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_one(folder / f"{i}{suffix}", photos[3 * i].permute(1, 2, 0).numpy())
+    quick = {"epochs": 1, "batch_size": 4, "image_size": 32, "workers": 0, "quiet": True, "encoder": "tiny"}
+    run = effssl.pretrain("d", "simsiam+rotation", out="run", cache="kept", **quick)
+    assert run.config.augment.pixels.channels == {".tif": 5, ".png": 1, ".dcm": 1, ".npy": 2}.get(suffix, 3)
+    assert 0 <= run.knn(k=2).value <= 100
+    assert len(effssl.embed("run", "d", "features.npz", workers=0).names) == 20
+    packed = str(effssl.pack("d", workers=0))
+    assert 0 <= run.evaluate("knn", packed, k=2).value <= 100
+    assert open_data(packed).train.labels.tolist() == open_data("d").train.labels.tolist()
+    longer = effssl.pretrain("d", "simsiam+rotation", out="run", resume="auto", **(quick | {"epochs": 2}))
+    assert longer.finished
 
 
 # ---------------------------------------------------------------------------------------------------------------

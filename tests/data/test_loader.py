@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,6 +170,28 @@ def test_a_tall_and_a_wide_image_of_a_pack_are_not_padded_to_a_large_square(
     list(crop_batches(images, whole_boxes(images.sizes), 16, 6))
     assert max(shape[2] * shape[3] for shape in shapes) <= 2 * 1200 * 80  # together they would be 1200×1200
     assert sum(shape[0] for shape in shapes) == 6
+
+
+def test_workers_live_from_epoch_to_epoch(folder: Path) -> None:
+    """The next epoch starts none anew, even after one that was left; they end with the run."""
+
+    def children() -> set[int | None]:
+        return {child.pid for child in multiprocessing.active_children()}
+
+    before = children()
+    images = open_data(str(folder)).train
+    batches, serial = loader(images, workers=2), loader(images)
+    with batches.kept_workers():
+        assert same(next(batches.epoch(0)), next(serial.epoch(0)))
+        workers = children() - before
+        assert len(workers) == 2
+        for epoch in (1, 2):
+            assert all(map(same, batches.epoch(epoch), serial.epoch(epoch)))
+        assert children() - before == workers
+        # Two epochs at once have two workers each, of which two stay.
+        assert not any(map(same, batches.epoch(3), batches.epoch(4)))
+        assert len(children() - before) == 2
+    assert children() == before
 
 
 def test_workers_do_not_change_the_views(folder: Path) -> None:

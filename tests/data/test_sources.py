@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,13 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from effssl.data import ArrayImages, FolderImages, cifar, open_data
+import effssl
+from effssl.augment.options import Augment, ViewGroup
+from effssl.data import ArrayImages, FolderImages, Images, arrays, cifar, open_data
 from effssl.data.dataset import Data, validation_split
 from effssl.data.image_files import decode
+from effssl.data.loader import Batching, ViewLoader, ViewSpec
+from effssl.data.mapped import MappedImages
 from effssl.runtime.errors import RequestError
 
 
@@ -88,6 +93,69 @@ def test_floats_keep_their_values_and_state_their_range(tmp_path: Path) -> None:
     assert unit.pixel_format.range == (0, 1)
     np.save(tmp_path / "g.npy", np.linspace(-2, 5, 3 * 16 * 3).reshape(3, 4, 4, 3))
     assert open_data(str(tmp_path / "g.npy")).train.pixel_format.range == (-2, 5)
+
+
+LAYOUTS = {
+    "last": ((7, 9, 11, 3), "uint8"), "first": ((7, 5, 9, 11), "uint16"), "gray": ((7, 9, 11), "uint8"),
+    "opaque": ((7, 9, 11, 4), "uint8"), "floats": ((7, 9, 11, 2), "float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_large_npy_file_is_mapped_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    shape, kind = LAYOUTS[layout]
+    array = np.random.default_rng(0).integers(0, 250, shape).astype(kind)
+    if layout == "opaque":
+        array[..., 3] = 255
+    np.save(tmp_path / "a.npy", array)
+    whole = open_data(str(tmp_path / "a.npy"))
+    monkeypatch.setattr(arrays, "LARGE", array.nbytes)
+    mapped = open_data(str(tmp_path / "a.npy"))
+    assert isinstance(whole.train, ArrayImages)
+    assert isinstance(mapped.train, MappedImages)
+    assert (mapped.name, mapped.train.pixel_format) == (whole.name, whole.train.pixel_format)
+    assert torch.equal(mapped.train.sizes, whole.train.sizes)
+    some = torch.tensor([5, 0, 6, 2])
+    for a, b in ((whole.train, mapped.train), (whole.train.select(some), mapped.train.select(some))):
+        assert torch.equal(views(a), views(b))
+        assert np.array_equal(a.array(1), b.array(1))
+        assert a.image(2).tobytes() == b.image(2).tobytes()
+    assert mapped.train.fingerprint() == open_data(str(tmp_path / "a.npy")).train.fingerprint()
+    assert mapped.train.fingerprint() != mapped.train.select(some).fingerprint()
+    array[3] = 0
+    np.save(tmp_path / "a.npy", array)
+    assert mapped.train.fingerprint() != open_data(str(tmp_path / "a.npy")).train.fingerprint()
+
+
+def views(images: Images) -> torch.Tensor:
+    augment = Augment(pixels=images.pixel_format, mean=(0.5,) * images.pixel_format.channels,
+                      std=(0.2,) * images.pixel_format.channels)  # fmt: skip
+    loader = ViewLoader(
+        images, ViewSpec(augment, {"large": ViewGroup(count=2)}, 8), Batching(2, 0), torch.device("cpu")
+    )
+    return torch.cat([batch.pixels["large"].flatten() for batch in loader.epoch(0)])
+
+
+def test_a_mapped_file_trains_resumes_evaluates_and_embeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "LARGE", 1)
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8))
+    quick = {"batch_size": 8, "quiet": True, "encoder": "tiny", "out": tmp_path / "run"}
+    effssl.pretrain(str(tmp_path / "a.npy"), "simsiam", epochs=1, **quick)
+    run = effssl.pretrain(str(tmp_path / "a.npy"), "simsiam", epochs=2, resume="auto", **quick)
+    assert run.config.image_size == 16
+    assert 0 <= run.evaluate("agreement").value <= 100
+    assert len(effssl.embed(run.folder, tmp_path / "a.npy", tmp_path / "features.npz").names) == 40
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:90]])
+def test_a_large_file_that_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 9, 9, 3), np.uint8))
+    (tmp_path / "a.npy").write_bytes(damage((tmp_path / "a.npy").read_bytes()))
+    monkeypatch.setattr(arrays, "LARGE", 1)
+    with pytest.raises(RequestError, match="is not a readable NumPy file"):
+        open_data(str(tmp_path / "a.npy"))
 
 
 @pytest.mark.parametrize(

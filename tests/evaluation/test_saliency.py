@@ -59,7 +59,7 @@ def test_grad_cam_by_hand(in_tmp: Path) -> None:
 
 def test_a_run_without_labels_has_no_classifier(in_tmp: Path) -> None:
     main(["pretrain", "--epochs", "1", *QUICK, "--out", "plain"])
-    with pytest.raises(effssl.RequestError, match="supervised"):
+    with pytest.raises(effssl.RequestError, match="no classifier"):
         effssl.Run("plain").classifier()
 
 

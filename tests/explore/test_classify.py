@@ -183,10 +183,10 @@ def test_every_fold_trains_on_every_class() -> None:
         assert set(y[fold != part].tolist()) == {0, 1, 2}
 
 
-def test_labels_as_spreadsheets_write_them(in_tmp: Path) -> None:
-    (in_tmp / "l.csv").write_bytes(
-        b'\xef\xbb\xbfid,file,label\r\n1,"a, b.png", left \r\n2,c.png,\r\n3,d.png,"two\nlines"\r\n'
-    )
+@pytest.mark.parametrize("column", ["file", "path", "image"])  # as in tables of images
+def test_labels_as_spreadsheets_write_them(column: str, in_tmp: Path) -> None:
+    lines = f'\ufeffid,{column},label\r\n1,"a, b.png", left \r\n2,c.png,\r\n3,d.png,"two\nlines"\r\n'
+    (in_tmp / "l.csv").write_bytes(lines.encode())
     assert read_labels("l.csv").files == {"a, b.png": "left", "d.png": "two\nlines"}
 
 

@@ -166,6 +166,7 @@ def test_missing_weights_are_named(resnet: nn.Module, in_tmp: Path) -> None:
         (["w.pth", "--out", "there.safetensors"], "exists; choose another --out, or add --overwrite"),
         (["ours.safetensors", "--out", "a.safetensors"], "is an encoder file already"),
         (["nowhere.pth", "--out", "a.safetensors"], "no file at nowhere.pth"),
+        (["whole.pth", "--out", "a.safetensors"], "conv1.weight holds torch.int8 values, as of a quantized network"),
         (["w.pth", "--out", "a.safetensors", "--std", "1", "1", "0"], "std is (1.0, 1.0, 0.0); each value must"),
     ],
 )
@@ -173,6 +174,7 @@ def test_requests_that_are_refused(
     args: list[str], message: str, small: nn.Module, in_tmp: Path, capsys: pytest.CaptureFixture
 ) -> None:
     torch.save(small.state_dict(), "w.pth")
+    torch.save({key: value.to(torch.int8) for key, value in small.state_dict().items()}, "whole.pth")
     torch.save({"state_dict": small.state_dict(), "args": argparse.Namespace(lr=1)}, "args.ckpt")
     Path("there.safetensors").write_text("mine")
     effssl.export("small", "safetensors", "ours.safetensors", weights="random")

@@ -172,7 +172,7 @@ class _Evil:
         return (Path.touch, (Path("owned"),))
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
+@pytest.mark.filterwarnings("error")
 def test_a_file_that_would_run_code_is_refused(in_tmp: Path) -> None:
     torch.save({"state_dict": _Evil()}, "evil.pth")
     with pytest.raises(effssl.RequestError, match=r"could run code|not a weight file"):

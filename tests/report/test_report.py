@@ -107,6 +107,19 @@ def test_a_run_writes_its_report_at_the_end(desk: Path, digits: Run, monkeypatch
     assert with_it.encoder_path.read_bytes() == without.encoder_path.read_bytes()  # drawing changes nothing of the run
 
 
+def test_a_run_that_was_killed_before_its_report_gets_one(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = effssl.pretrain("digits", "byol", subset=64, out=desk / "killed", **SHORT)
+    leftover = run.folder / ".report.html.1.partial"
+    leftover.write_text("<ht")
+    monkeypatch.setenv("EFFSSL_REPORT", "on")
+    effssl.pretrain("digits", "byol", subset=64, out=run.folder, resume="auto", **SHORT)
+    assert data_of(run.folder / "report.html")["finished"]
+    assert not leftover.exists()
+    written = (run.folder / "report.html").stat().st_mtime_ns
+    effssl.pretrain("digits", "byol", subset=64, out=run.folder, resume="auto", **SHORT)
+    assert (run.folder / "report.html").stat().st_mtime_ns == written
+
+
 def test_a_failing_report_does_not_fail_the_run(digits: Run, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     folder = tmp_path / "run"
     shutil.copytree(digits.folder, folder, ignore=shutil.ignore_patterns("report.html"))

@@ -27,6 +27,13 @@ def test_folders_are_not_published(digits: Run, tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(found)
 
 
+def test_versions_that_are_no_mapping_are_left_out(digits: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(digits.folder, tmp_path / "run"))
+    assert summarize(run)["versions"]["torch"]
+    run.config_path.write_text(run.config_path.read_text().partition("versions:")[0] + "versions: 3\n")
+    assert summarize(run)["versions"] == {}
+
+
 def test_values_that_are_not_json_are_omitted() -> None:
     found = curves([{"epoch": 1, "loss": float("nan"), "own": 1.0}, {"epoch": 2, "loss": 2.0, "verdict": "x"}])
     assert found["columns"] == {"loss": [None, 2.0], "own": [1.0, None]}

@@ -33,7 +33,22 @@ def test_the_start_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"abc")
     assert read_start(tmp_path / "file", 2) == b"ab"
-    assert read_start(tmp_path / "pipe", 2) == read_start(tmp_path / "none", 2) == read_start(tmp_path, 2) == b""
+    assert (
+        read_start(tmp_path / "a\0b", 2)
+        == read_start(tmp_path / "pipe", 2)
+        == read_start(tmp_path / "none", 2)
+        == read_start(tmp_path, 2)
+        == b""
+    )
+
+
+def test_text_of_characters_that_there_are_none_is_refused(tmp_path: Path) -> None:
+    names = np.array(["a", "b"])
+    np.savez(tmp_path / "good.npz", names=names, swapped=names.astype(names.dtype.newbyteorder()))
+    assert read_arrays(tmp_path / "good.npz")["swapped"].tolist() == ["a", "b"]
+    np.savez(tmp_path / "bad.npz", names=np.array([1 << 30, 97], np.uint32).view("U1"))
+    with pytest.raises(ValueError, match="characters that there are none"):
+        read_arrays(tmp_path / "bad.npz")
 
 
 def test_a_lock_may_hold_anything(tmp_path: Path) -> None:

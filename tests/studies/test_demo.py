@@ -37,6 +37,14 @@ def test_demo_runs_and_is_not_repeated(
     assert (in_tmp / "here/digits-byol-0/encoder.safetensors").stat().st_mtime_ns == before
 
 
+def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
+    for text in ('{"knn": {"value": 50.0}}', "[1]", "not JSON", '{"free": {"raw pixels": {"knn": NaN, "linear": 1}}}'):
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(RequestError, match=r"results\.json"):
+            demo.run_demo("digits", 1, tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
 def test_epochs_to_reach() -> None:
     curve = [{"epoch": e, "knn": k} for e, k in enumerate((20.0, 30.0, 29.0, 35.0))]
     assert demo.epochs_to_reach(curve, 30.0) == 1

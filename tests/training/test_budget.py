@@ -32,6 +32,12 @@ def trainer(pixels: Tensor, **flags) -> Trainer:
     return Trainer(resolve(base | flags), Data("photos", ArrayImages(pixels)), CPU)
 
 
+def move(trainer: Trainer, **position: float) -> None:
+    """As if a run had come so far, by its checkpoint."""
+    state = trainer.state()
+    trainer.restore(state | {"position": state["position"] | position})
+
+
 @pytest.mark.parametrize("text", ["", "ten minutes", "10", "m", "-5m", "1h 30", "0s"])
 def test_what_is_not_a_time(text: str) -> None:
     with pytest.raises(RequestError, match="budget"):
@@ -75,8 +81,7 @@ def test_the_number_of_steps_follows_the_pace(tiny_photos: Tensor) -> None:
     budget.costs = StepCosts((10.0,) * 20, t.clock.steps_per_epoch)
     budget.begin(t, 1)
     assert t.clock.total_steps == pytest.approx(1000, rel=0.02)
-    t.position.epoch = 25  # 100 steps
-    t.position.seconds = 2_000.0  # that took twice as long as they should have
+    move(t, epoch=25, seconds=2_000.0)  # 100 steps, which took twice as long as they should have
     budget.replan(t)
     assert t.clock.total_steps == pytest.approx(100 + 500, rel=0.02)
 
@@ -84,13 +89,13 @@ def test_the_number_of_steps_follows_the_pace(tiny_photos: Tensor) -> None:
 def test_short_epochs_are_counted_anew_too(tiny_photos: Tensor) -> None:
     t = trainer(tiny_photos[:128])  # 4 steps an epoch
     budget = Budget(10_000.0, time.monotonic())
-    t.clock.total_steps = 1000
+    t.clock.set_total_steps(1000)
     due = []
     for step in range(1, 101):
-        t.position.epoch, t.position.step = divmod(step, 4)
+        move(t, epoch=step // 4, step=step % 4)
         due.append(budget.due(t))
     assert sum(due) == 5  # every 20 steps, whatever an epoch holds
-    t.clock.total_steps = 100
+    t.clock.set_total_steps(100)
     assert budget.due(t)  # a short run is counted more often
 
 

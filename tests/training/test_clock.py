@@ -47,6 +47,6 @@ def test_views_grow_steadily_by_four_pixels() -> None:
 def test_a_longer_run_moves_everything_with_it() -> None:
     clock = Clock(0.1, Schedule(warmup_epochs=0, grow_from=0.5), 32, 10, 100)
     before = [(clock.learning_rate(step), clock.side(step)) for step in (0, 30, 60)]
-    clock.total_steps = 200
+    clock.set_total_steps(200)
     assert [(clock.learning_rate(2 * step), clock.side(2 * step)) for step in (0, 30, 60)] == before
     assert clock.epochs == 20

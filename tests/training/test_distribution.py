@@ -111,6 +111,21 @@ def test_two_processes_start_from_the_same_weights_as_one(tmp_path: Path) -> Non
         assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-4)
 
 
+def test_processes_that_do_not_find_each_other_say_so(tmp_path: Path) -> None:
+    code = (
+        "import sys, datetime, effssl.runtime.distribution as d; from effssl.cli import main\n"
+        "d.TIMEOUT = datetime.timedelta(seconds=1); main(sys.argv[1:])"
+    )
+    nobody = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *PRETRAIN[2:], "--out", str(tmp_path / "r")],
+        env=os.environ | nobody, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "effssl: process 1 of 2 did not find the others at 127.0.0.1:1 (" in done.stderr.splitlines()[-1]
+
+
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_digits
 
 import effssl
 from effssl.training.checkpoint import load_checkpoint, previous, save_checkpoint, set_aside_damaged
@@ -105,6 +107,25 @@ def test_the_exit_code_of_a_stopped_run_is_75(tmp_path: Path) -> None:
     assert running.returncode == 75
     assert "SIGTERM: finishing the step and saving" in said
     assert "effssl: stopped and saved after epoch" in said
+
+
+def test_a_worker_that_is_ended_from_outside_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for i, pixels in enumerate(load_digits().images[:16]):
+        Image.fromarray((pixels * 15).astype("uint8")).resize((140, 120)).save(tmp_path / "photos" / f"{i}.jpg")
+    command = [sys.executable, "-m", "effssl", "pretrain", "--data", "photos", "--image-size", "32"]
+    command += ["--batch-size", "2", "--epochs", "5000", "--workers", "1", "--cache", "off", "--out", "r"]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    running = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    while not ((tmp_path / "r" / "checkpoint.pt").exists() and children.read_text()):
+        assert running.poll() is None
+        time.sleep(0.05)
+    os.kill(int(children.read_text().split()[-1]), signal.SIGKILL)
+    _, said = running.communicate(timeout=100)
+    assert running.returncode == 1
+    assert "effssl: a process that decodes images was ended from outside" in said
+    assert "Traceback" not in said
 
 
 def test_a_folder_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

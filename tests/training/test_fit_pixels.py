@@ -25,12 +25,13 @@ PLAIN = ["--encoder", "tiny", "--epochs", "1", "--batch-size", "64", "--device",
 
 
 def digits_of(channels: int, count: int = 1797) -> tuple[np.ndarray, np.ndarray]:
-    """Digits as N×16×16×C of 16 bits, each channel of each image with a gain and an offset of its own."""
+    """Digits as N×16×16×C of 16 bits: each image has its own light, and each channel its own response to it."""
     raw, rng = load_digits(), np.random.default_rng(0)
     shapes = raw.images[:count, :, :, None].repeat(2, 1).repeat(2, 2) / 16
-    gain, offset = rng.uniform(300, 2500, (count, 1, 1, channels)), rng.uniform(0, 3000, (count, 1, 1, channels))
+    gain, offset = rng.uniform(300, 2500, (count, 1, 1, 1)), rng.uniform(0, 3000, (count, 1, 1, 1))
+    of_shape, of_ground = np.linspace(1, 0.4, channels), np.linspace(0.4, 1, channels)
     noise = rng.normal(0, 60, (count, 16, 16, channels))
-    return (shapes * gain + offset + noise).clip(0, 65535).astype(np.uint16), raw.target[:count]
+    return (shapes * gain * of_shape + offset * of_ground + noise).clip(0, 65535).astype(np.uint16), raw.target[:count]
 
 
 def save(path: Path, channels: int, count: int = 1797) -> None:
@@ -111,13 +112,12 @@ def test_a_channel_that_is_the_same_everywhere_is_no_reason_to_fail(in_tmp: Path
     assert augment.std[1] == 1
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("channels", [1, 12])
 def test_images_of_16_bits_are_learned_from(in_tmp: Path, channels: int) -> None:
     """kNN on features of the test images: above that of the untrained network."""
     save(in_tmp / "deep.npz", channels)
-    run = effssl.pretrain(
-        data="deep.npz", objective="simclr", encoder="tiny", epochs=12, batch_size=64, out="run", device="cpu",
+    effssl.pretrain(
+        data="deep.npz", objective="simclr", encoder="tiny", epochs=16, batch_size=64, out="run", device="cpu",
         report=False, health={"every": 100},
         augment={"scale": (0.5, 1.0), "flip": 0.0, "jitter": 1.0, "brightness": 0.8, "contrast": 0.8},
     )  # fmt: skip
@@ -126,5 +126,4 @@ def test_images_of_16_bits_are_learned_from(in_tmp: Path, channels: int) -> None
     trained = effssl.load("run")
     untrained = untrained_encoder(open_data("deep.npz").train, trained)
     before, after = (effssl.evaluate("knn", encoder, "deep.npz").value for encoder in (untrained, trained))
-    print(f"{channels} channels: kNN {before:.2f} untrained, {after:.2f} trained ({run.folder})")
-    assert after > before + 2
+    assert after > before + 10

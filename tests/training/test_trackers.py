@@ -181,7 +181,6 @@ def test_damaged_records_are_refused(tmp_path: Path) -> None:
         run.extend(2, quiet=True)
 
 
-@pytest.mark.long
 def test_mlflow_without_a_setting_uses_its_default_store(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = effssl.pretrain("digits", "byol", log="mlflow", out="runs/a", **QUICK | {"epochs": 1})

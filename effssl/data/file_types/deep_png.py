@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import struct
+import zlib
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -39,14 +41,38 @@ def _about(file: BinaryIO) -> FileAbout:
 
 
 def _read(file: BinaryIO) -> np.ndarray:
-    import torch
-    from torchvision.io import ImageReadMode, decode_png
-
-    content = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
-    pixels = decode_png(content, ImageReadMode.UNCHANGED).permute(1, 2, 0).numpy().astype(np.uint16)
+    """By pillow, twice where there is color: libpng in torchvision ends the process at what it does not expect."""
+    color = file.read(26)[25]
+    pixels: np.ndarray
+    if color == 4:  # without an unpacker of pillow, but with the bytes of an image of 8 bits and four channels
+        file = io.BytesIO(_with_header(file, depth=8, color=6))
+        whole = _unpacked(file).astype(np.uint16)
+        pixels = whole[..., ::2] << 8 | whole[..., 1::2]
+    elif color == 0:
+        pixels = _unpacked(file)[..., None].astype(np.uint16)
+    else:
+        mode = "RGB" if color == 2 else "RGBA"
+        pixels = _unpacked(file, f"{mode};16B").astype(np.uint16) << 8 | _unpacked(file, f"{mode};16L")
     pixels = over_white(pixels) if pixels.shape[2] in (2, 4) else pixels
     turn = TURNS.get(_orientation(file))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
+
+
+def _unpacked(file: BinaryIO, raw: str = "") -> np.ndarray:
+    """The values of an image; `raw` is the unpacker of pillow that takes the upper or the lower bytes of 16 bits."""
+    file.seek(0)
+    with Image.open(file, formats=("PNG",)) as image:
+        if raw:
+            image.tile = [(*tile[:3], raw) for tile in image.tile]  # type: ignore[misc]
+        return np.asarray(image)
+
+
+def _with_header(file: BinaryIO, depth: int, color: int) -> bytes:
+    """The file with another number of bits and another color type in its header."""
+    file.seek(0)
+    content = file.read()
+    header = content[12:24] + bytes([depth, color]) + content[26:29]
+    return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
 
 
 def _orientation(file: BinaryIO) -> int:

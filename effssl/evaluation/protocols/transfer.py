@@ -6,7 +6,6 @@ Kornblith et al. 2019, Ericsson et al. 2021.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from effssl.data import Data, Images
@@ -24,6 +22,7 @@ from effssl.evaluation.protocol import EvaluationProtocol
 from effssl.evaluation.score import Score
 from effssl.evaluation.voc import eleven_point_ap
 from effssl.features.extract import extract, labelled
+from effssl.features.logistic import fit_quietly
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import progress_bar, say, spinner
@@ -232,11 +231,9 @@ class LinearClassifier:
         columns = [y] if y.ndim == 1 else list(y.T)
         if not self.models:
             self.models = [LogisticRegression(max_iter=self.max_iter, warm_start=True) for _ in columns]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the protocol stops after max_iter iterations
-            for model, column in zip(self.models, columns, strict=True):
-                if column.min() != column.max():
-                    model.set_params(C=c).fit(x, column)
+        for model, column in zip(self.models, columns, strict=True):
+            if column.min() != column.max():
+                fit_quietly(model.set_params(C=c), x, column)
         self.several = y.ndim > 1
         return self
 
