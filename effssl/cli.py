@@ -22,24 +22,15 @@ VERBS = {
     "pretrain": ("pretrain:pretrain_", "train an encoder on images without labels"),
     "eval": ("evaluate:eval_", "evaluate an encoder: effssl eval WHAT RUN (knn, linear, transfer, …)"),
     "pack": ("pack:pack", "decode a folder of images once and not in every epoch: effssl pack FOLDER"),
-    "embed": (
-        "embed:embed_",
-        "write the features of a folder of images: effssl embed RUN --data FOLDER --out FILE",
-    ),
-    "browse": (
-        "browse:browse_",
-        "browse a folder of images on one page, by map, clusters, neighbors …: effssl browse RUN --data FOLDER",
-    ),
-    "neighbors": (
-        "neighbors:neighbors_",
-        "find similar images: effssl neighbors RUN --data FOLDER --query IMAGE",
-    ),
-    "duplicates": ("duplicates:duplicates_", "find near-duplicates in a folder of images"),
-    "outliers": ("outliers:outliers_", "find unusual images in a folder"),
-    "subset": ("subset:subset_", "select a diverse subset of images: effssl subset RUN --data FOLDER --size 100"),
+    "embed": ("embed:embed_", "write the features of all images to a file: effssl embed RUN --out FILE"),
+    "browse": ("browse:browse_", "browse images on one page, by map, clusters, neighbors …: effssl browse RUN"),
+    "neighbors": ("neighbors:neighbors_", "find similar images: effssl neighbors RUN --query IMAGE"),
+    "duplicates": ("duplicates:duplicates_", "find near-duplicates: effssl duplicates RUN"),
+    "outliers": ("outliers:outliers_", "find unusual images: effssl outliers RUN"),
+    "subset": ("subset:subset_", "select different images, for an overview: effssl subset RUN --size 100"),
     "classify": (
         "classify:classify_",
-        "predict labels from few of them: effssl classify RUN --labels labels.csv --data FOLDER --out FILE",
+        "predict labels from few of them: effssl classify RUN --labels labels.csv --out FILE",
     ),
     "sweep": ("sweep:sweep_", "compare settings by validation kNN: effssl sweep … --over lr=0.1,0.2"),
     "study": (
@@ -65,6 +56,8 @@ usage: effssl VERB [options]      (effssl VERB --help shows its options)
 
 {verbs}
 
+A run knows its own images; --data names others.
+
 first steps:
   effssl pretrain --data path/to/photos --budget 5m --out runs/photos
   effssl duplicates runs/photos
@@ -77,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point of `effssl`."""
     args = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII only is no reason to fail
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
     try:
         _dispatch(args)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from effssl.augment.options import Augment, ViewGroups
-from effssl.network.options import Projector, ReadoutOptions
+from effssl.network.options import LARGEST_SIDE, Projector, ReadoutOptions
 from effssl.objectives.options import DEFAULT_OBJECTIVE, TERMS
 from effssl.runtime.errors import RequestError
 from effssl.schema import Between, Count, NonNegative, Positive, Seed, Share, flatten, to_dict
@@ -27,7 +27,8 @@ class Optimizer:
 
     name: Literal["sgd", "lars", "adamw", "muon"] = "sgd"
     """sgd decays all parameters; lars leaves biases and norms out of adaptation and decay, adamw out of decay; muon
-    orthogonalizes updates of weights and leaves biases, norms, embeddings and thin weights to adamw, without decay"""
+    orthogonalizes updates of weights and leaves biases, norms, embeddings, thin weights and output layers of terms to
+    adamw, without decay"""
     momentum: Share = 0.9
     weight_decay: NonNegative = 1e-4
     nesterov: bool = False
@@ -42,15 +43,16 @@ class Optimizer:
     clip_norm: NonNegative = 0.0
     """maximum norm of the gradient; 0 is off"""
     layer_decay: Annotated[float, Between(1e-6, 1)] = 1.0
-    """the encoder's last stage learns at lr times this, the one before at lr times its square, and so on"""
+    """factor on lr per stage of the encoder, counted from its last: that learns at lr times this, the one before at lr
+    times its square"""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate over the run, per step (linear warm-up, then cosine or milestones), and progressive resizing."""
+    """What changes over the run: learning rate (linear warm-up, then cosine or milestones) and side of the views."""
 
     warmup_epochs: NonNegative = 10.0
-    """at most a tenth of a run that `--epochs` made shorter than its recipe"""
+    """epochs of linear warm-up; a tenth of a run that `--epochs` made shorter than its recipe, if that is less"""
     warmup_from: NonNegative = 0.0
     """learning rate of the first step, as a share of lr"""
     final: NonNegative = 0.0
@@ -86,7 +88,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Config:
-    """One pretraining run, fully described. `config_type()` adds a field for the options of each term."""
+    """One pretraining run. The complete type, with a field for the options of each term, is `config_type()`."""
 
     data: str = ""
     """cifar10, cifar100, digits, a folder, table (.csv) or archive (.zip, .tar) of images, or a .npy/.npz file;
@@ -104,18 +106,19 @@ class Config:
     freeze: Count = 0
     """number of first stages of the encoder that stay as they are (1 stem, 2 first block …)"""
     recipe: str = "auto"
-    """a recipe's name or a YAML file; auto chooses by the data, the objective and the device"""
+    """a recipe's name or a YAML file; auto chooses by the data, the objective, the encoder and the device"""
     epochs: Positive = 100
-    """with --start-from, a quarter of the recipe's unless given"""
+    """passes over the training images; with --start-from, a quarter of the recipe's unless given"""
     budget: str = ""
     """time for the run, e.g. 10m or 2h, in place of epochs; it also chooses the image size of photographs"""
     batch_size: Annotated[int, Between(2)] = 128
-    """images per step"""
-    image_size: Count = 0
+    """images per step, over all processes"""
+    image_size: Annotated[int, Between(0, LARGEST_SIDE)] = 0
     """side of a view in pixels; 0 is the size of small images, 64 for a folder of photographs"""
     lr: Annotated[float, Between(1e-12)] = 0.1
     """peak learning rate; a recipe's holds for its batch size and is scaled with it, a given one is not"""
     seed: Seed = 0
+    """of weights, order of images and views"""
     device: str = "auto"
     """auto, cpu, cuda, mps"""
     precision: Literal["float32", "bf16", "fp16", "auto"] = "float32"
@@ -128,7 +131,7 @@ class Config:
     """off, auto or a folder: decoded images are kept there, so that a file is not decoded in every epoch; auto keeps
     them in the data folder if decoding takes long and half of the disk's free space is enough"""
     labels: Literal["auto", "folders", "none"] = "auto"
-    """sub-folders are labels: auto only in a train/–val/ or train/–test/ layout"""
+    """folders: sub-folders are labels; none: no labels; auto: folders if there is train/ beside val/ or test/"""
     classes: str = ""
     """read only these class folders: imagenet100, or a text file with their names"""
     subset: Count = 0
@@ -167,11 +170,11 @@ def _with_terms(terms: tuple[tuple[str, type], ...]) -> type[Config]:
     if taken:
         raise RequestError(f"a term cannot be called {', '.join(taken)}: that is a setting's name")
     fields = [(name, options, field(default_factory=options)) for name, options in terms]
-    return dataclasses.make_dataclass("Config", fields, bases=(Config,), frozen=True)
+    return dataclasses.make_dataclass("ConfigWithTerms", fields, bases=(Config,), frozen=True)
 
 
 MACHINE_FIELDS = frozenset({"device", "workers", "cache", "checkpoint_every", "augment.pixels.shown"})
-"""Fields that a resumed run may change: they say how a run is carried out, not what it computes."""
+"""Fields that a resumed run may change: the result does not depend on them."""
 
 
 def differences(old: Config, new: Config) -> list[str]:

@@ -6,7 +6,8 @@ checkpoint.pt        the state to resume from (checkpoint.previous.pt: the one b
 encoder.safetensors  the trained encoder with its preprocessing
 results.json         scores, each with its protocol
 report.html          the run as one page
-images.npz           of a folder of images, those that the run is trained on (unreadable.txt: those it is not)
+images.npz           of a folder of images, those that the run is trained on (unreadable.txt: those it is not);
+                     of several sets images-0.npz …
 trackers.json        the trackers that get the lines of metrics.jsonl too, and what identifies the run there
 lock                 the process that trains here, or did last
 """
@@ -43,7 +44,13 @@ RUN_FILES = (
     "metrics.csv", "trackers.json", "tensorboard", "wandb",
 )  # fmt: skip
 """Names of files in a run folder."""
+LISTS = re.compile(r"images-\d+\.npz")  # of the folders among several sets
 RESULTS_WAIT = 60.0  # seconds to wait for another process that writes results.json
+
+
+def is_run_file(name: str) -> bool:
+    """Whether a file in a run folder is called so."""
+    return name in RUN_FILES or LISTS.fullmatch(name) is not None
 
 
 class RunFolder:
@@ -97,7 +104,6 @@ class RunFolder:
     encoder_path = property(lambda self: self.folder / "encoder.safetensors")
     results_path = property(lambda self: self.folder / "results.json")
     report_path = property(lambda self: self.folder / "report.html")
-    images_path = property(lambda self: self.folder / "images.npz")
 
     @property
     def config(self) -> Config:

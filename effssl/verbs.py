@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,19 +52,20 @@ class Run(RunFolder):
         return load_run_classifier(self)
 
     def starting_weights(self) -> LoadedEncoder | None:
-        """The encoder that the run started from, with its own preprocessing; None if that was random or is gone."""
-        from effssl.network.loaded import is_encoder_file
+        """The encoder that the run started from, as in its first evaluation; None if that was random or is gone."""
+        from effssl.training.start import starting_encoder
 
         config = self.config
-        name = config.start_from.removeprefix("torchvision:")
-        if not name:
+        if not config.start_from:
             return None
-        path = Path(name)
+        path = Path(config.start_from)
         if path.is_absolute() and not path.exists():
-            say(f"the starting weights {name} are not there any more, and are left out")
+            say(f"the starting weights {path} are not there any more, and are left out")
             return None
-        alone = path.is_file() and not is_encoder_file(path)
-        return load(name, encoder=config.encoder if alone else "").without_whitening()
+        start = starting_encoder(config)
+        if start is None:
+            say(f"the starting weights {config.start_from} have changed since, and are left out")
+        return start
 
     def extend(self, epochs: int, quiet: bool = False, report: bool = True) -> Run:
         """Train the finished run longer, up to so many epochs in all, with a warm restart of its schedule."""
@@ -105,36 +107,41 @@ class Run(RunFolder):
         device: str = "auto",
         classes: str = "",
         whiten: str = "on",
-        baselines: bool = False,
+        baselines: bool | None = False,
         **settings: Any,
     ) -> tuple[Score, dict[str, Score]]:
-        """As `evaluate`, with the scores of what costs nothing and of the starting weights, if asked for."""
-        from effssl.evaluation import check_baselines, evaluate, evaluate_baselines, find_protocol, open_source
+        """As `evaluate`, with the scores of what costs nothing and of the starting weights; None: if that is quick."""
+        from effssl import evaluation
         from effssl.report import refresh
         from effssl.runtime.device import pick_device
 
         # Refuse what cannot work before anything slow.
-        protocol = find_protocol(what)
+        protocol = evaluation.find_protocol(what)
         options = protocol.options_of(settings)
         check_writable(self.folder)
         self.check_results()
 
         # A run that was trained without labels may be evaluated with those of other data.
         labels = "auto" if self.config.labels == "none" else self.config.labels
-        source = open_source(protocol, options, data, labels, classes) or self.data()
+        source = evaluation.open_source(protocol, options, data, labels, classes) or self.data()
         encoder = self.encoder(projector=protocol.needs_projector)
         if whiten == "off":
             encoder = encoder.without_whitening()
         encoder = encoder.to(pick_device(device))
         if baselines:
-            check_baselines(what, source)
+            evaluation.check_baselines(what, source)
         changed = protocol.changed(options) + (["whiten=off"] if whiten == "off" else [])
         changed += [f"epochs={encoder.about['epochs']}"] if "checkpoint" in encoder.about else []
-        score = evaluate(what, encoder, source, **settings)
+        started = time.perf_counter()
+        score = evaluation.evaluate(what, encoder, source, **settings)
+        quick = baselines is None and evaluation.cheap_baselines(
+            what, encoder, source, score, time.perf_counter() - started
+        )
         self.add_result(score_name(what, changed, data, classes), score.record())
-        others = evaluate_baselines(what, encoder, source, **settings) if baselines else {}
-        if baselines and (start := self.starting_weights()) is not None:
-            others["starting weights"] = evaluate(what, start.to(encoder.device), source, **settings)
+        patches = evaluation.QUICK_PATCHES if quick else "patches"
+        others = evaluation.evaluate_baselines(what, encoder, source, patches, **settings) if baselines or quick else {}
+        if others and (start := self.starting_weights()) is not None:
+            others["starting weights"] = evaluation.evaluate(what, start.to(encoder.device), source, **settings)
         for name, found in others.items():
             self.add_result(score_name(f"{what} of {name}", changed, data, classes), found.record())
         with self.results_locked():  # of two processes, the later one refreshes the report with both scores

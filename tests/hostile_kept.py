@@ -255,7 +255,7 @@ def write_start(path: Path) -> Reader:
     RunFolder.create(path.parent, resolve({"data": "digits", "encoder": "tiny", "image_size": 16}).config)
     encoder = build_encoder("tiny", 16)
     path.write_bytes(dump_encoder(encoder, ABOUT))
-    return lambda: read_start(str(path))
+    return lambda: read_start(str(path), {})
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ ODD: tuple[Any, ...] = (
     None, True, -1, 0, 10**30, 0.5, math.nan, math.inf, "", "x", "a\nb", "a\0b", "../../etc/passwd", "9" * 400, [], {},
     [[]], {"x": 1}, [None] * 3, "\udcff", [1, "a"], -(2**63), 2**31,
 )  # fmt: skip
+BOMB = 3 << 30  # bytes that an archive unpacks to
+BOMBS = 0.05  # share of the archives that are taken apart
 
 
 def mutated(name: str, content: bytes, dice: random.Random) -> bytes:
@@ -149,6 +151,8 @@ def _yaml(content: bytes, dice: random.Random) -> bytes:
 
 
 def _arrays(content: bytes, dice: random.Random) -> bytes:
+    if dice.random() < BOMBS:
+        return _bomb(content, dice)
     if dice.random() < 0.3:
         return _zip(content, dice)
     with np.load(io.BytesIO(content)) as file:
@@ -157,6 +161,43 @@ def _arrays(content: bytes, dice: random.Random) -> bytes:
     if isinstance(arrays, dict):
         np.savez(buffer, **{name or "arr": np.asarray(value, _kind(value)) for name, value in arrays.items()})
     return buffer.getvalue()
+
+
+def _bomb(content: bytes, dice: random.Random) -> bytes:
+    """A few megabytes of which one member, after a header as arrays have it, unpacks to gigabytes of zeros."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        members = [(info.filename, file.read(info)) for info in file.infolist()]
+    at = dice.randrange(len(members))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for number, (name, data) in enumerate(members):
+            if number == at:
+                write_zeros(file, name, dice.choice((BOMB, BOMB // 16)))
+            else:
+                file.writestr(name, data)
+    return buffer.getvalue()
+
+
+def write_zeros(archive: zipfile.ZipFile, name: str, size: int) -> None:
+    """Add an array of so many zeros, compressed, without holding them."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (size,)})
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    first = packer.compress(header.getvalue()) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)  # does not depend on what is before it
+    count = size >> 20
+    packed = first + block * count + packer.flush()
+    member = zipfile.ZipInfo(name)
+    member.compress_type = zipfile.ZIP_DEFLATED
+    member.compress_size, member.file_size = len(packed), len(header.getvalue()) + (count << 20)
+    member.CRC = 0  # never reached
+    member.header_offset = archive.start_dir
+    archive.fp.seek(archive.start_dir)  # type: ignore[union-attr]
+    archive.fp.write(member.FileHeader(False) + packed)  # type: ignore[union-attr]
+    archive.start_dir = archive.fp.tell()  # type: ignore[union-attr]
+    archive.filelist.append(member)
+    archive.NameToInfo[name] = member
+    archive._didModify = True  # type: ignore[attr-defined]
 
 
 def _kind(value: Any) -> Any:
@@ -171,6 +212,8 @@ def _array(content: bytes, dice: random.Random) -> bytes:
 
 def _zip(content: bytes, dice: random.Random) -> bytes:
     """One member damaged, with the checksum of what it is now."""
+    if dice.random() < BOMBS:
+        return _bomb(content, dice)
     with zipfile.ZipFile(io.BytesIO(content)) as file:
         members = [(info.filename, file.read(info)) for info in file.infolist()]
     at = dice.randrange(len(members))
@@ -182,6 +225,8 @@ def _zip(content: bytes, dice: random.Random) -> bytes:
 
 
 def _saved(content: bytes, dice: random.Random) -> bytes:
+    if dice.random() < BOMBS:
+        return _bomb(content, dice)
     if dice.random() < 0.3:
         return _zip(content, dice)
     buffer = io.BytesIO()

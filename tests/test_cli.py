@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -14,6 +15,8 @@ from PIL import Image
 
 from effssl import recipes
 from effssl.cli import main
+from effssl.commands.pretrain import last_line
+from effssl.verbs import Run
 
 
 def effssl(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
@@ -51,7 +54,8 @@ def test_train_evaluate_from_the_command_line(tmp_path: Path) -> None:
     assert "scaled to" in done.stderr  # another batch size scales the recipe's lr, and says so
     assert "warm-up shortened" in done.stderr
     assert "epoch 2/2" in done.stderr
-    assert "effssl eval knn run" in done.stdout
+    assert "worse than pixels" in done.stdout  # after two epochs, so what to do comes next
+    assert "next: train longer" in done.stdout
     config = (tmp_path / "run" / "config.yaml").read_text()
     assert "size: 8" in config
     assert "update_stats: false" in config
@@ -76,10 +80,14 @@ def test_without_labels_the_next_step_needs_none(
         ]
     )
     said = capsys.readouterr().out
-    assert "next: open 'my run/report.html', or effssl outliers" in said
+    assert "no better than untrained" in said  # of noise, so what to do comes next
+    assert "next: train longer" in said
     assert ": agreement of neighbors " in said  # beside what costs nothing, with a verdict
     assert "raw pixels" in said
-    main(shlex.split(said)[shlex.split(said).index("effssl") + 1 :])  # as it is told
+    (Path("my run") / "metrics.jsonl").write_text('{"epoch": 1, "verdict": "learning", "why": "better"}\n')
+    todo = last_line(Run("my run"))[-1]
+    assert "next: open 'my run/report.html', or effssl outliers" in todo
+    main(shlex.split(todo)[shlex.split(todo).index("effssl") + 1 :])  # as it is told
     assert capsys.readouterr().out.startswith("outliers")
 
 
@@ -238,3 +246,10 @@ def test_a_mistake_in_a_real_process_has_no_traceback(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_that_knows_ascii_only() -> None:
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-m", "effssl", "recipes"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\xb1" in done.stdout

@@ -32,8 +32,9 @@ from sklearn.datasets import load_sample_image
 import effssl
 from effssl.config import config_type
 from effssl.data.cifar import open_cifar
-from effssl.data.folder import as_listed, class_names, load_folder, write_list
+from effssl.data.folder import class_names, load_folder
 from effssl.data.image_files import FORMATS
+from effssl.data.listing import as_listed, write_list
 from effssl.data.packing import pack
 from effssl.data.saliency import SaliencyMaps
 from effssl.data.voc import LAYOUT, read_voc
@@ -419,7 +420,7 @@ def fault_of(read: Callable[[], object]) -> str:
         return "more than one line" if "\n" in str(error) else ""
     except (Exception, TooSlow) as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "effssl" in frame.filename]
+        ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "effssl" in frame.filename] or [where]
         return f"{type(error).__name__}: {str(error)[:100]} at {where.name}, from {ours[-1].filename}:{ours[-1].lineno}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

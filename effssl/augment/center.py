@@ -31,7 +31,7 @@ def _weights(length: int, start: Tensor, side: Tensor, size: int, filter: str, d
     i = torch.arange(size, dtype=torch.float64, device=device)[:, None]
     j = torch.arange(length, dtype=torch.float64, device=device)[None] - start
     distance = ((j - (i + 0.5) * scale + 0.5) * (1 / reach)).abs()
-    weights = _triangle(distance) if filter == "bilinear" else _cubic(distance)
+    weights = _triangle(distance) if filter == "bilinear" else cubic(distance)
     weights = torch.where((j >= 0) & (j < side), weights, torch.zeros_like(weights))
     weights = weights / weights.sum(1, keepdim=True)
     return weights.sign() * (weights.abs() * WEIGHT + 0.5).floor()
@@ -41,7 +41,8 @@ def _triangle(x: Tensor) -> Tensor:
     return (1 - x).clamp(min=0)
 
 
-def _cubic(x: Tensor) -> Tensor:
+def cubic(x: Tensor) -> Tensor:
+    """The cubic filter at distances x ≥ 0."""
     near = ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * CUBIC
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from effssl.augment.center import cubic
+
 FAR = 1e6  # farther than any filter reaches
 TRIES = 10  # boxes drawn before the center crop is taken, as in torchvision
 NUMBERS = 2 * TRIES + 2  # uniform numbers per box
@@ -71,11 +73,7 @@ def _triangle(x: Tensor) -> Tensor:
 
 
 def _cubic(x: Tensor) -> Tensor:
-    a = -0.5  # PIL's and torchvision's antialiased bicubic
-    x = x.abs()
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = (((x - 5) * x + 8) * x - 4) * a
-    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x))).neg_()
+    return cubic(x.abs()).neg_()
 
 
 def filter_weights(start: Tensor, length: Tensor, size: int, out: int, flip: Tensor | None, name: str) -> Tensor:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from effssl.browsing.views import Section, View, ViewOptions
@@ -14,6 +13,7 @@ from effssl.explore.duplicates import Copy, duplicates
 from effssl.explore.feature_files import Embedding
 from effssl.explore.similarity import blocks, nearest_others, normalized
 from effssl.explore.subset import farthest_first
+from effssl.features.kmeans import kmeans
 from effssl.features.knn import nearest
 from effssl.report.embedding import positions
 from effssl.runtime.progress import progress_bar, spinner
@@ -24,6 +24,7 @@ OUTLIER_NEIGHBORS = 10  # whose mean distance counts, as in effssl outliers
 MAPPED = 3000  # images that t-SNE and k-means see; the others are placed among these
 ANCHORS = 3  # mapped images between which another one is placed
 MOST_CLUSTERS = 40
+UNWHITENED = "These similarities are of features before whitening; all other views show those of whitened ones."
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def analyze(embedding: Embedding, plain: Embedding, options: ViewOptions, device
         maps = _maps(features, some, unit)
         cluster, order = _clusters(features, unit)
     views = [
-        _duplicates(plain, options.threshold, device),
+        _duplicates(plain, options.threshold, device, whitened=plain is not embedding),
         _outliers(index, similarity, options.top),
         _subset(features, min(options.size, len(features)), device),
     ]
@@ -97,7 +98,7 @@ def _clusters(features: np.ndarray, unit: Tensor) -> tuple[np.ndarray, np.ndarra
     """The cluster of each image by k-means, and all rows by cluster, those nearest to its center first."""
     wanted = min(MOST_CLUSTERS, max(1, round((len(features) / 10) ** 0.5)))
     count = min(wanted, len(torch.unique(unit, dim=0)))  # a collapsed encoder may have fewer features than clusters
-    found = KMeans(count, n_init=3, random_state=0).fit(unit.cpu().numpy())
+    found = kmeans(unit.cpu().numpy(), count, 3, 0)
     centers = torch.from_numpy(found.cluster_centers_).to(unit)
     parts = [torch.cdist(block, centers).min(1) for _, block in blocks(features, unit.device)]
     distance = torch.cat([part.values for part in parts]).cpu().numpy()
@@ -107,7 +108,7 @@ def _clusters(features: np.ndarray, unit: Tensor) -> tuple[np.ndarray, np.ndarra
     return cluster, np.lexsort((distance, cluster))
 
 
-def _duplicates(plain: Embedding, threshold: float, device: torch.device) -> View:
+def _duplicates(plain: Embedding, threshold: float, device: torch.device, whitened: bool) -> View:
     rows = {name: row for row, name in enumerate(plain.names)}
     sections = []
     for number, group in enumerate(duplicates(features=plain, threshold=threshold, device=str(device)), 1):
@@ -118,10 +119,13 @@ def _duplicates(plain: Embedding, threshold: float, device: torch.device) -> Vie
             *(f"{copy.similarity:.3f} · {size_text(copy)}".strip(" ·") for copy in group.others),
         ]
         sections.append(Section(f"Group {number}", [rows[copy.name] for copy in copies], captions, first))
+    if not sections:
+        return View("duplicates", "Duplicates", f"No two images have a similarity of {threshold:g} or more.", sections)
     hint = (
         f"Groups of images connected by similarities of at least {threshold:g}: candidates to check. The first of a "
         "group is the largest, which is the one to keep."
     )
+    hint += f" {UNWHITENED}" if whitened else ""
     return View("duplicates", "Duplicates", hint, sections)
 
 
@@ -145,7 +149,7 @@ def _subset(features: np.ndarray, size: int, device: torch.device) -> View:
     rows, distances, radius = farthest_first(features, size, 0, device)
     captions = [f"no. {i}" + (f", distance {d:.3f}" if i > 1 else "") for i, d in enumerate(distances, 1)]
     hint = (
-        f"{size} images that are as different as possible (k-center), in the order in which they were chosen: the "
-        f"first ones are a good set to label. No image is farther than {radius:.3f} from one of them."
+        f"{size} different images, for an overview (k-center), in the order in which they were chosen. No image is "
+        f"farther than {radius:.3f} from one of them. To train a classifier, label random images first: these are odd."
     )
     return View("subset", "Subset", hint, [Section("", rows, captions)])

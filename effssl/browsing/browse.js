@@ -8,7 +8,7 @@ const views = [
     { name: "all", title: "All images", hint: () => "", sections: () => [{ title: "", rows: ALL }] },
     { name: "neighbors", title: "Neighbors", hint: neighborHint, sections: neighborSections },
   ] : []),
-  ...DATA.views.map((view) => ({ name: view.name, title: view.title, hint: () => viewHint(view), sections: () => view.sections, extra: view.name === "subset" ? subsetActions : null,
+  ...DATA.views.map((view) => ({ name: view.name, title: view.title, hint: () => viewHint(view), sections: () => view.sections, empty: view.name === "duplicates" ? view.hint : "", extra: view.name === "subset" ? subsetActions : null,
     count: view.name === "duplicates" ? view.sections.length : view.sections.reduce((sum, section) => sum + section.rows.length, 0) })),
   { name: "selected", title: "Selected", hint: () => "", sections: () => [{ title: "", rows: [...state.selected].sort((a, b) => a - b) }], changes: true },
 ];
@@ -17,7 +17,7 @@ let answer = null;  // of the last search by a picture: { name, url, rows, simil
 
 function viewHint(view) {
   if (view.name !== "duplicates") return view.hint;
-  if (!view.sections.length) return `No two images have a similarity of at least the threshold. ${view.hint}`;
+  if (!view.sections.length) return "";  // the empty grid says it
   const largest = Math.max(...view.sections.map((section) => section.rows.length)), typical = ANALYZED ? ` The median similarity of an image to its nearest neighbor is ${DATA.typical.toFixed(3)}.` : "";
   const warning = ANALYZED && largest > Math.max(20, 0.1 * COUNT) ? ` ${largest} images are one group: at this threshold the encoder tells few images apart; raise --threshold.` : "";
   return view.hint + typical + warning;
@@ -64,7 +64,7 @@ function show(keep = false) {
   const hint = view.hint();
   bar.replaceChildren(...[element("p", { class: "hint", title: hint }, state.wanted ? `${plural(count, "image")} match “${state.wanted}”. ${hint}` : hint || plural(count, "image")), ...(view.extra ? view.extra() : []), sizes].filter((node) => node));
   if (view.name === "neighbors" && answer) bar.prepend(element("img", { class: "query", alt: "your picture", src: answer.url }), element("button", { type: "button", onclick: () => { answer = null; show(); } }, "close search"));
-  grid.show(sections, keep);
+  grid.show(sections, keep, view.empty);
 }
 function showTabs() {
   const nav = document.querySelector("nav");
@@ -107,7 +107,7 @@ const points = ANALYZED ? Object.fromEntries(Object.entries(DATA.maps).map(([nam
 const map = ANALYZED ? featureMap(document.querySelector("#plane canvas"), document.querySelector("#plane .tip"), {
   count: COUNT, at: (i) => [points[kind][2 * i] / 65535, points[kind][2 * i + 1] / 65535], group: (i) => colorings[by].of(i),
   visible: (i) => !off.has(colorings[by].of(i)) && (!wanted || wanted.has(i)), picture: (i) => decodedPicture(i, map.draw),
-  describe: (i) => [picture(i, 160), element("b", {}, shortName(i)), element("div", {}, [labelOf(i), state.tags.get(i), `cluster ${CLUSTER[i] + 1}`].filter((t) => t).join(" · "))],
+  describe: (i) => [picture(i, 160), element("b", {}, shortName(i)), element("div", {}, [classOf(i), state.tags.get(i), `cluster ${CLUSTER[i] + 1}`].filter((t) => t).join(" · "))],
   links: (i) => neighborsOf(i).slice(0, 6), marked: (i) => state.selected.has(i), choose, area: (rows) => select(rows),
   height: () => Math.max(240, document.querySelector("#plane .plane").clientHeight),
 }) : null;
@@ -165,7 +165,7 @@ async function searchBy(picked) {
   }
   byPicture.disabled = false;
 }
-const withServer = "Search by a new picture needs the encoder, which is not in this file. Start the page with its local server: effssl browse RUN --data FOLDER";
+const withServer = "Search by a new picture needs the encoder, which is not in this file. Start the page with its local server: effssl browse RUN";
 byPicture.hidden = !ANALYZED;
 byPicture.addEventListener("click", () => DATA.query ? file.click() : explain(DATA.server ? "Search by a new picture needs the encoder: effssl browse RUN --features FILE" : withServer));
 file.addEventListener("change", () => { searchBy(file.files[0]); file.value = ""; });

@@ -5,10 +5,11 @@ const SIDES = { S: 92, M: 136, L: 200 }, GAP = 8, TEXT = 40, HEAD = 46;
 
 function imageGrid(box, act) {
   const all = box.querySelector(".all"), shown = new Map();
-  let sections = [], lines = [], cells = [], columns = 1, side = 0, height = 0, at = 0, opened = new Set(), anchor = null, waiting = false;
+  let sections = [], nothing = "", lines = [], cells = [], columns = 1, side = 0, height = 0, at = 0, opened = new Set(), anchor = null, waiting = false;
 
-  function show(found, keep = false) {
+  function show(found, keep = false, empty = "") {  // `empty` is said where there are no images
     sections = found;
+    nothing = empty || "Nothing to show.";
     if (!keep) { opened = new Set(); at = 0; anchor = null; box.scrollTop = 0; }
     layout();
   }
@@ -36,7 +37,7 @@ function imageGrid(box, act) {
     all.style.height = `${y + 8}px`;
     all.replaceChildren();
     shown.clear();
-    if (!cells.length) all.append(element("p", { class: "empty" }, state.wanted ? `No image here matches “${state.wanted}”.` : "Nothing to show."));
+    if (!cells.length) all.append(element("p", { class: "empty" }, state.wanted ? `No image here matches “${state.wanted}”.` : nothing));
     at = Math.min(at, Math.max(0, cells.length - 1));
     draw();
   }
@@ -74,7 +75,7 @@ function imageGrid(box, act) {
     const box = element("span", { class: "frame", style: `height:${side}px` }, picture(i, side),
       element("span", { class: "check", "aria-hidden": "true" }, "✓"), isFirst ? element("span", { class: "badge" }, section.first) : null);
     const node = element("div", { class: `cell${isFirst ? " first" : ""}`, role: "option", id: `cell${cell}`, "data-cell": cell, "data-row": i, title: [fullName(i), labelOf(i), caption].filter((t) => t).join("\n") },
-      box, element("span", { class: "label" }, cut(shortName(i), side / 7.8)), element("span", { class: "caption" }, caption || labelOf(i)));
+      box, element("span", { class: "label" }, cut(shortName(i), side / 7.8)), element("span", { class: "caption" }, caption || classOf(i)));
     return node;
   }
   function mark() {  // what changes without a new layout

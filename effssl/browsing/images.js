@@ -17,6 +17,7 @@ function cut(name, most) {
 }
 const fullName = (i) => DATA.root ? `${DATA.root}/${DATA.names[i]}` : DATA.names[i];
 const labelOf = (i) => DATA.labels && DATA.labels[i] >= 0 ? DATA.classes[DATA.labels[i]] : "";
+const classOf = (i) => labelOf(i).replace(/^\d+$/, "class $&");  // a number alone says nothing in a caption
 const fileLink = (i) => `file://${fullName(i).split("/").map(encodeURIComponent).join("/")}`;
 const plural = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
 const neighborsOf = (i) => [...NEAR.subarray(i * DATA.k, (i + 1) * DATA.k)];
@@ -45,11 +46,14 @@ function source(i, side) {
   const start = i ? ENDS[i - 1] : 0;
   return ENDS[i] > start ? `data:image/webp;base64,${THUMBS.slice(start, ENDS[i])}` : null;
 }
+function crispIfTiny(image) {
+  if (Math.max(image.naturalWidth, image.naturalHeight) <= 48) image.classList.add("crisp");
+}
 function picture(i, side) {  // never larger than its pixels, unless these are few: then in whole squares
   const from = source(i, side), missing = () => element("span", { class: "missing" }, "not found");
   if (from === null) return missing();
   const image = element("img", { alt: "", src: from, decoding: "async", draggable: "false", "data-index": i });
-  image.addEventListener("load", () => { if (Math.max(image.naturalWidth, image.naturalHeight) <= 48) image.classList.add("crisp"); });
+  image.addEventListener("load", () => crispIfTiny(image));
   image.addEventListener("error", () => image.replaceWith(missing()));
   return image;
 }

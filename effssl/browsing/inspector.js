@@ -6,7 +6,7 @@ function showInspector(box, act) {
     box.replaceChildren(element("p", { class: "hint" }, ANALYZED ? "Choose an image to see it larger, with its nearest neighbors." : "Choose an image to see it larger."));
     return;
   }
-  const large = element("a", { class: "large", href: DATA.server ? `image/${i}` : fileLink(i), target: "_blank", rel: "noopener", title: "full size (f)" }, picture(i, 300));
+  const large = element("a", { class: "large", href: DATA.server ? `image/${i}` : fileLink(i), target: "_blank", rel: "noopener", title: "full size (f)" }, ...largest(i));
   if (!DATA.server && !DATA.files[i]) large.removeAttribute("href");
   if (!DATA.server && !DATA.files[i]) large.removeAttribute("title");
   if (DATA.server) large.addEventListener("click", (event) => { event.preventDefault(); act.open(i); });
@@ -21,6 +21,15 @@ function showInspector(box, act) {
       ANALYZED ? element("button", { type: "button", onclick: () => act.view("neighbors") }, "neighbors") : null,
       large.href && !DATA.server ? element("a", { class: "button", href: large.href, target: "_blank", rel: "noopener" }, "full size") : DATA.server ? element("button", { type: "button", onclick: () => act.open(i) }, "full size") : null),
     ...nearest(i, act));
+}
+// The file itself where there is one: thumbnails of a page without a server are small. One that the browser does not show,
+// or may not, as from a page on the web, is a thumbnail at its own size.
+function largest(i) {
+  if (DATA.server || !DATA.files[i]) return [picture(i, 300)];
+  const image = element("img", { alt: "", src: fileLink(i), decoding: "async", draggable: "false" });
+  image.addEventListener("load", () => crispIfTiny(image));
+  image.addEventListener("error", () => { image.closest(".large").classList.add("own-size"); image.replaceWith(picture(i, 300)); });
+  return [image];
 }
 function facts(i) {
   const folder = DATA.names[i].split("/").slice(0, -1).join("/");

@@ -89,7 +89,7 @@ def render_browse(values: Mapping[str, Any], thumbs: str = "") -> bytes:
          *((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)]
     )  # fmt: skip
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    images = "'self' data: blob:" if values["server"] else "data:"
+    images = "'self' data: blob:" if values["server"] else "data: file:"  # the chosen image is its own file
     policy = f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     policy += "; connect-src 'self'; form-action 'none'; base-uri 'none'" if values["server"] else "; base-uri 'none'"
     styles = [REPORT_FOLDER / "page.css", FOLDER / "browse.css"]

@@ -18,7 +18,8 @@ from effssl.data.display import picture
 from effssl.data.folder import FolderImages
 from effssl.data.formats import decode_picture, examine, read_pixels
 from effssl.data.image_files import opened
-from effssl.explore.gallery import Gallery
+from effssl.explore.gallery import Gallery, real_path
+from effssl.runtime.cores import usable_cores
 from effssl.runtime.progress import progress_bar
 
 MARGIN = 2  # a JPEG is decoded at no less than twice the size that is needed
@@ -46,14 +47,14 @@ class Pictures:
     def file(self, row: int) -> Path | None:
         """The file of an image, if it has one of its own and that is there."""
         images, at = self.places.get(self.names[row], (None, 0))
-        path = Path(self.names[row]) if images is None else images.paths[at] if images.paths else None
+        path = real_path(self.names[row]) if images is None else images.paths[at] if images.paths else None
         return path if path is not None and os.path.isabs(path) and path.is_file() else None
 
     def read(self, row: int, side: int = 0) -> Image.Image:
         """One image as RGB; with `side`, perhaps smaller, but not below that. OSError if it cannot be read."""
         images, at = self.places.get(self.names[row], (None, 0))
         if images is None:
-            source: Path | bytes = Path(self.names[row])
+            source: Path | bytes = real_path(self.names[row])
         elif isinstance(images, (FolderImages, ArchiveImages)) and images.pixel_format == PICTURES:
             source = images.files().content(at)
         else:
@@ -92,7 +93,7 @@ class Pictures:
             except OSError:  # moved, deleted, or without its data set
                 return b""
 
-        with ThreadPoolExecutor() as pool, progress_bar("thumbnails", len(self.names)) as advance:
+        with ThreadPoolExecutor(usable_cores()) as pool, progress_bar("thumbnails", len(self.names)) as advance:
             for start in range(0, len(self.names), BLOCK):
                 rows = range(start, min(start + BLOCK, len(self.names)))
                 yield from pool.map(one, rows)

@@ -52,7 +52,7 @@ def browse_(args: list[str]) -> None:
     if out is not None:
         check_output(out, options.overwrite)
     if not options.run and not options.features:
-        raise RequestError("which encoder? effssl browse RUN --data FOLDER, or --features with a file of effssl embed")
+        raise RequestError("which encoder? effssl browse RUN, or --features with a file of effssl embed")
     if not 0 <= options.port <= 65535:
         raise RequestError(f"--port is {options.port}; it must be between 0 and 65535")
     from effssl.browsing.collection import open_collection

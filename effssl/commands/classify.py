@@ -55,7 +55,7 @@ def classify_(args: list[str]) -> None:
     """Parse the command line, train or load a classifier, and write its predictions."""
     options = parse_command(ClassifyOptions, args, "effssl classify")
     if not options.run:
-        raise RequestError("which encoder? effssl classify RUN --labels labels.csv --data FOLDER --out FILE")
+        raise RequestError("which encoder? effssl classify RUN --labels labels.csv --out FILE")
     if not options.out:
         raise RequestError("which file to write? --out predictions.csv or .parquet")
     from effssl.explore.classify import check_classifier, check_predictions, classify

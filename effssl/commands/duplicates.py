@@ -11,7 +11,10 @@ from effssl.commands.one_line import parse_command
 
 @dataclass(frozen=True)
 class DuplicatesOptions(ExploreOptions):
-    """Groups of candidates for near-duplicates, and which of each to keep: the largest. Nothing is deleted."""
+    """Groups of candidates for near-duplicates, and which of each to keep: the largest. Nothing is deleted.
+
+    Similarities are of features before whitening, for which the threshold is meant; other verbs use whitened ones.
+    """
 
     threshold: float = 0.97
     """cosine similarity from which on two images are candidates"""

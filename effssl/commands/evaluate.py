@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
 
 from effssl.commands.encoder_source import EncoderSource
 from effssl.commands.one_line import parse_command
@@ -17,6 +20,8 @@ from effssl.runtime.reading import read_json
 if TYPE_CHECKING:
     from effssl.evaluation.score import Score
 
+UNASKED = "(by default with knn and agreement, where that takes about a minute at most; patches are 100 filters then)"
+MORE = "--baselines shows pixels, k-means patches and the untrained network beside it"
 EVAL_HELP = """usage: effssl eval WHAT RUN [options]      (effssl eval WHAT --help lists the options)
 
 RUN is a run folder, a weight file (.safetensors, .pt, .pth), a torchvision model or timm:<name>. WHAT is one of
@@ -35,7 +40,7 @@ class EvaluationTarget(EncoderSource):
     """read only these class folders of --data: imagenet100, or a text file with their names"""
     whiten: Literal["on", "off"] = "on"
     """off evaluates h itself where an encoder's features are whitened"""
-    baselines: bool = False
+    baselines: Annotated[bool | None, tyro.conf.DisallowNone, tyro.conf.arg(help_behavior_hint=UNASKED)] = None
     """also evaluate what costs nothing: the untrained network, k-means patches, pixels; and the starting weights"""
     out: str = ""
     """also write the score to this JSON file"""
@@ -87,14 +92,23 @@ def evaluate_(what: str, run: str, args: list[str]) -> None:
     if baselines:
         print_baselines({run: score, **baselines})
     else:
-        print_standing(run)
+        has_baselines = not protocol.needs_projector and not protocol.reads_folder(protocol.options_of(settings))
+        print_standing(run, MORE if has_baselines and parsed.baselines is None else "")
 
 
 def _scores_of(
     what: str, run: str, target: EvaluationTarget, settings: dict[str, Any]
 ) -> tuple[Score, dict[str, Score]]:
     """Evaluate the encoder of a run folder, or one from elsewhere; and the baselines, if asked for."""
-    from effssl.evaluation import check_baselines, evaluate, evaluate_baselines, find_protocol, open_source
+    from effssl.evaluation import (
+        QUICK_PATCHES,
+        cheap_baselines,
+        check_baselines,
+        evaluate,
+        evaluate_baselines,
+        find_protocol,
+        open_source,
+    )
     from effssl.network.foreign import refuse_flags
     from effssl.runtime.device import pick_device
     from effssl.verbs import Run, load
@@ -111,16 +125,21 @@ def _scores_of(
         raise RequestError("an encoder that effssl did not train needs --data")
     if target.baselines:
         check_baselines(what, source)
+    started = time.perf_counter()
     score = evaluate(what, encoder, source, **settings)
-    return score, evaluate_baselines(what, encoder, source, **settings) if target.baselines else {}
+    quick = target.baselines is None and cheap_baselines(what, encoder, source, score, time.perf_counter() - started)
+    if not (target.baselines or quick):
+        return score, {}
+    patches = QUICK_PATCHES if quick else "patches"
+    return score, evaluate_baselines(what, encoder, source, patches, **settings)
 
 
 def check_score_file(path: Path) -> None:
     """Refuse to write a score where that is not possible, over a file of a run, and over anything but a score."""
-    from effssl.run import RUN_FILES, is_score
+    from effssl.run import is_run_file, is_score
 
     check_output(path, overwrite=True)
-    if path.name in RUN_FILES and (path.parent / "config.yaml").is_file():
+    if is_run_file(path.name) and (path.parent / "config.yaml").is_file():
         raise RequestError(f"{path} is a file of the run itself; choose another --out")
     try:
         free = not path.exists() or (path.is_file() and is_score(read_json(path)))
@@ -130,17 +149,18 @@ def check_score_file(path: Path) -> None:
         raise RequestError(f"{path} exists and is not a score; choose another --out")
 
 
-def print_standing(run: str) -> None:
-    """How a run compared with what costs nothing while it was trained, which takes no time to say."""
+def print_standing(run: str, more: str) -> None:
+    """How a run compared with what costs nothing while it was trained, which is known already; and what shows more."""
     from effssl.report.standing import standing
     from effssl.verbs import Run
 
-    if not Path(run).expanduser().is_dir():
-        return
-    folder = Run(Path(run).expanduser())
-    found = standing(folder.metrics(), folder.config.start_from)
-    if found is not None:
-        print(f"on its own images while it was trained: {found.text}; --baselines measures the others here, too")
+    parts = [more] if more else []
+    if Path(run).expanduser().is_dir():
+        folder = Run(Path(run).expanduser())
+        found = standing(folder.metrics(), folder.config.start_from)
+        parts = ([f"on its own images while it was trained: {found.text}"] if found else []) + parts
+    if parts:
+        print("; ".join(parts))
 
 
 def print_baselines(scores: dict[str, Score]) -> None:

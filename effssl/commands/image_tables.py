@@ -68,9 +68,9 @@ def write_table(options: ExploreOptions, rows: Sequence[Row], title: str, column
 def _page(rows: Sequence[Row], title: str, options: ExploreOptions) -> bytes:
     """The images of a table as a view of the page that effssl browse writes."""
     from effssl.browsing.page import table_page
-    from effssl.explore.gallery import open_gallery
+    from effssl.explore.gallery import open_gallery, real_path
 
-    data = options.images() if rows and not os.path.isfile(rows[0]["image"]) else None
+    data = options.images() if rows and not real_path(rows[0]["image"]).is_file() else None
     view = type(options).__name__.removesuffix("Options").lower()
     return table_page(rows, title, view, open_gallery(data, options.labels) if data else None)
 

@@ -11,7 +11,7 @@ from effssl.commands.one_line import parse_command
 
 @dataclass(frozen=True)
 class NeighborsOptions(ExploreOptions):
-    """The images most similar to each query image."""
+    """The images most similar to each query image, by whitened features where the encoder whitens them."""
 
     query: tuple[str, ...] = ()
     """image files, or indices of images that have no paths"""

@@ -14,7 +14,9 @@ from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.reading import one_line
 from effssl.several import join_sets
 
-RULE = re.compile(r"^[─╭╮╰╯\s]+$")
+RULE = re.compile(r"^(?:[─╭╮╰╯\s]+|-{5,})$")  # dashes where a terminal knows ASCII only
+MISFIT = re.compile(r"^Error parsing (\S+): no type matching (.*) could be instantiated from \[(.*)\]$")
+KINDS = {"INT": "whole number", "FLOAT": "number", "STR": "text", "PATH": "path"}
 LARGEST = 2**53  # up to here floats count every whole number
 FLOAT32 = 3.4e38  # in which everything is computed
 FLAG = re.compile(r"--[A-Za-z][\w.-]*")
@@ -99,10 +101,36 @@ def unboxed(text: str, prog: str, known: Iterable[str] = ()) -> str:
             parts.append([])
         else:
             parts[-1].append(line)
+    if "╭" not in text and len(parts) > 1:  # above the first line of dashes is the title of the box
+        del parts[0]
     what = " ".join(parts[0]).split(" Got errors:")[0].replace("'None', ", "").strip().rstrip(".")
+    what = misfit(what)
     meant = [line.split()[0].rstrip(",") for part in parts[1:] for line in part if line.startswith("--")]
     near = f" (did you mean {meant[0]}?)" if meant and any("Perhaps" in " ".join(part) for part in parts) else ""
     return f"{what or 'the command line cannot be read'}{near}; {prog} --help shows all options"
+
+
+def misfit(text: str) -> str:
+    """Say in plain words that a value is not of the kind that a flag takes; other sentences stay as they are.
+
+    >>> misfit("Error parsing --epochs: no type matching INT could be instantiated from ['nan']")
+    "--epochs takes a whole number, not 'nan'"
+    >>> misfit("Error parsing --x.scale: no type matching {FLOAT FLOAT} could be instantiated from ['1', 'b']")
+    "--x.scale takes 2 numbers, not '1', 'b'"
+    """
+    found = MISFIT.match(text)
+    if not found:
+        return text
+    flag, kind, given = found.groups()
+    words = kind.strip("{}").split()
+    named = {KINDS.get(word) for word in words}
+    if named == {None} or len(named) > 1:
+        takes = f"a value of the form {kind}"
+    elif len(words) > 1:
+        takes = f"{len(words)} {KINDS[words[0]]}s"
+    else:
+        takes = f"a {KINDS[words[0]]}"
+    return f"{flag} takes {takes}, not {given or 'nothing'}"
 
 
 def nearest_flag(flag: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from effssl.commands.one_line import parse_command
 
 @dataclass(frozen=True)
 class OutliersOptions(ExploreOptions):
-    """Outliers: images that are far from even their nearest neighbors."""
+    """Outliers: images that are far from even their nearest neighbors, by whitened features where there are such."""
 
     k: int = 10
     """number of nearest neighbors whose mean distance counts"""

@@ -59,17 +59,21 @@ def pretrain_(args: list[str]) -> None:
     )
     run = carry_out(request)
     if not options.quiet and is_first_process():
-        print("   ".join([f"done: {run.folder}", *_is_it_good(run), f"next: {_next_command(run)}"]))
+        print("   ".join(last_line(run)))
 
 
-def _is_it_good(run: Run) -> list[str]:
-    """The verdict of a run, and its features beside what costs nothing."""
+def last_line(run: Run) -> list[str]:
+    """The parts of a run's last line: its folder, its verdict beside what costs nothing, and what to do next."""
     from effssl.report.standing import standing
+    from effssl.training.verdict import TO_DO, advice
 
     lines = run.metrics()
     judged: dict[str, str] = next((line for line in reversed(lines) if "verdict" in line), {})
-    found = standing(lines, run.config.start_from)
-    return [f"{judged['verdict']}: {found.text}"] if judged and found is not None else []
+    parts = [f"done: {run.folder}"]
+    if judged:
+        found = standing(lines, run.config.start_from)
+        parts.append(f"{judged['verdict']}: {found.text if found else judged['why'].partition(TO_DO)[0]}")
+    return [*parts, f"next: {advice(judged.get('why', '')) or _next_command(run)}"]
 
 
 def _next_command(run: Run) -> str:

@@ -11,7 +11,10 @@ from effssl.commands.one_line import parse_command
 
 @dataclass(frozen=True)
 class SubsetOptions(ExploreOptions):
-    """A diverse subset: images that are as different from each other as possible."""
+    """A diverse subset for an overview: images that are as different from each other as possible.
+
+    They are odd ones. To train a classifier, label images first that were drawn at random.
+    """
 
     size: int = 0
     """number of images to choose"""

@@ -26,9 +26,10 @@ from effssl.data.display import picture
 from effssl.data.file_types.file_type import FileAbout
 from effssl.data.formats import FormatsFound, examine, measured_range, read_pixels
 from effssl.data.images import CropRequest, Crops, Reading, hex_digest, select_labels
+from effssl.runtime.cores import usable_cores
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.progress import progress_bar
-from effssl.runtime.reading import check_regular, describe
+from effssl.runtime.reading import check_archive, check_regular, describe
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -149,6 +150,7 @@ class ArchiveImages(Generic[Files]):
     labels: Tensor | None = None
     classes: list[str] = field(default_factory=list)
     pixel_format: PixelFormat = PICTURES
+    reported: set[str] = field(default_factory=set, repr=False, compare=False)  # files that were said to be left out
     in_memory = False
     from_files = True
 
@@ -186,7 +188,7 @@ class ArchiveImages(Generic[Files]):
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order; workers decode some batches ahead."""
-        return crop_files(self.members, self.sizes, self.pixel_format, requests, reading)
+        return crop_files(self.members, self.sizes, self.pixel_format, requests, reading, self.reported)
 
 
 def read_members(archives: list[Path], suffixes: tuple[str, ...], unreadable: list[str]) -> Members:
@@ -223,7 +225,8 @@ def find_images(members: Members, unreadable: list[str]) -> tuple[ArchiveImages[
             return None, 0
 
     table = members.table.copy()
-    with ThreadPoolExecutor() as pool, progress_bar(f"reading {len(members)} image sizes", len(members)) as advance:
+    pool = ThreadPoolExecutor(usable_cores())
+    with pool, progress_bar(f"reading {len(members)} image sizes", len(members)) as advance:
         for start in range(0, len(members), BLOCK):
             rows = range(start, min(start + BLOCK, len(members)))
             for row, (about, crc) in zip(rows, pool.map(read_header, rows), strict=True):
@@ -265,6 +268,7 @@ def _scan(archive: Path) -> Iterator[Found]:
 def _scan_zip(archive: Path) -> Iterator[Found]:
     kinds = {zipfile.ZIP_STORED: STORED, zipfile.ZIP_DEFLATED: DEFLATED}
     with zipfile.ZipFile(archive) as directory, archive.open("rb") as file:
+        check_archive(directory, archive.stat().st_size)
         for member in directory.infolist():
             if member.is_dir():
                 continue

@@ -24,11 +24,16 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
 from effssl.augment.pixel_format import PICTURES, PixelFormat
 from effssl.data.cifar import data_folder
+from effssl.data.formats import is_raw
+from effssl.data.images import Images
+from effssl.data.joined import JoinedImages
+from effssl.data.parts import EncodedImages
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import PARTIAL, check_writable
 from effssl.runtime.reading import describe, read_bytes
@@ -237,3 +242,18 @@ def open_cache(value: str, sets: Sequence[DecodedFiles], epochs: int, say: Calla
         return None
     say(f"decoded images are kept in {cache.folder}, up to {size}; --cache off decodes them in every epoch")
     return cache
+
+
+def decoded_files(images: Images, shrink: Tensor) -> list[DecodedFiles]:
+    """The files that images are decoded from, those of several sets one after another; shrink: N."""
+    if isinstance(images, JoinedImages):
+        mine = [images.part_of == number for number in range(len(images.parts))]
+        parts = zip(images.parts, mine, strict=True)
+        return [one for part, rows in parts for one in decoded_files(part.select(images.row_of[rows]), shrink[rows])]
+    if not isinstance(images, EncodedImages):
+        return []
+    if not images.pixel_format.is_picture:
+        files = images.files()
+        rows = torch.tensor([row for row in range(len(files)) if not is_raw(files.name(row))], dtype=torch.long)
+        images, shrink = images.select(rows), shrink[rows]
+    return [DecodedFiles(images.files(), images.sizes, shrink, images.pixel_format)] if len(images) else []

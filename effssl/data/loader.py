@@ -1,7 +1,8 @@
 """From a set of images to batches of random views.
 
 For every step the loader draws the augmentation parameters of all views on the CPU, asks the images for the crops, and
-finishes them on the device: color, copies of other groups, rotation. Parameters depend on (seed, group, step) alone.
+finishes them on the device: color, copies of other groups, rotation. Parameters are drawn from (seed, group, step) for
+the whole batch, so that processes and workers do not change them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,11 @@ from effssl.augment.crop import boxes as crop_boxes
 from effssl.augment.crop import padded_boxes
 from effssl.augment.options import Augment, ViewGroup
 from effssl.augment.pipeline import ViewParameters, draw_parameters, photometric
-from effssl.data.cache import DecodedFiles, ImageCache
+from effssl.data.cache import DecodedFiles, ImageCache, decoded_files
 from effssl.data.decoding import MARGIN, worker_count
 from effssl.data.derived import add_derived
-from effssl.data.formats import is_raw
 from effssl.data.images import CropBoxes, CropRequest, Crops, Images, Reading
-from effssl.data.joined import JoinedImages, epoch_order, images_per_epoch
-from effssl.data.parts import EncodedImages
+from effssl.data.joined import epoch_order, images_per_epoch
 from effssl.data.saliency import SaliencyMaps
 from effssl.data.views import Views
 from effssl.runtime.errors import RequestError
@@ -69,10 +68,10 @@ class Batching:
 
 
 @dataclass(frozen=True)
-class _BatchPlan:
+class _PlannedStep:
     """The images of a step and the parameters of their views, by group."""
 
-    number: int
+    number: int  # of the step
     rows: Tensor  # B
     boxes: dict[str, Tensor]  # B·V×4
     parameters: dict[str, ViewParameters]  # of B·V views
@@ -87,22 +86,24 @@ class ViewLoader:
         spec: ViewSpec,
         batching: Batching,
         device: torch.device,
-        side: Callable[[int], int] | None = None,
+        side_at: Callable[[int], int] | None = None,
     ) -> None:
-        """`side(step)` is the side in pixels of all groups of size 1; without it, they have the image size."""
-        self.images, self.spec, self.batching, self.device, self.side = images, spec, batching, device, side
+        """`side_at(step)` is the side in pixels of all groups of size 1; without it, they have the image size."""
+        self.images, self.spec, self.batching, self.device, self.side_at = images, spec, batching, device, side_at
         self.workers = worker_count(batching.workers)
         self.cache: ImageCache | None = None
-        self.kept_loaders: dict[Tensor, DataLoader] | None = None  # whose workers live from epoch to epoch
+        # Loaders whose workers live from epoch to epoch, by the identity of their images' `sizes`.
+        self.kept_loaders: dict[Tensor, DataLoader] | None = None
         full, rest = divmod(images_per_epoch(images), batching.size)
         self.steps = full + (1 if rest and batching.keep_partial else 0)
         if spec.augment.pad and not images.in_memory:
             raise RequestError("augment.pad is for small images of one size; photographs take resized crops")
         self.saliency = SaliencyMaps.open(spec.augment.saliency, images) if spec.augment.saliency else None
-        self.cropped = {name: group.count for name, group in spec.groups.items() if not group.copy_of}
-        self.augments = {name: self._augment_of(spec.groups[name]) for name in self.cropped}
+        # Views of each group that has crops of its own.
+        self.view_counts = {name: group.count for name, group in spec.groups.items() if not group.copy_of}
+        self.augments = {name: self._augment_of(spec.groups[name]) for name in self.view_counts}
         if spec.clean:
-            self.cropped[CLEAN] = 1
+            self.view_counts[CLEAN] = 1
             self.augments[CLEAN] = replace(spec.augment, **CLEAN_AUGMENT)  # type: ignore[arg-type]
 
     def _augment_of(self, group: ViewGroup) -> Augment:
@@ -131,7 +132,7 @@ class ViewLoader:
     def sides(self, step: int) -> dict[str, int]:
         """Side in pixels of the views of each group at a step."""
         size = self.spec.image_size
-        growing = self.side(step) if self.side else size
+        growing = self.side_at(step) if self.side_at else size
         sides = {name: growing if g.size == 1 else g.side(size) for name, g in self.spec.groups.items()}
         return sides | ({CLEAN: size} if self.spec.clean else {})
 
@@ -145,7 +146,7 @@ class ViewLoader:
             narrow = augment.scale[0] * min(augment.ratio[0], 1 / augment.ratio[1])
             boxes = (height_width.prod(1) * narrow).sqrt().clamp(min=1)
             shrink = torch.maximum(shrink, MARGIN * side / torch.minimum(boxes, height_width.min(1).values))
-        return files_of(self.images, shrink)
+        return decoded_files(self.images, shrink)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Views]:
         """The batches of an epoch from its `first`-th step on."""
@@ -161,7 +162,7 @@ class ViewLoader:
     # -----------------------------------------------------------------------------------------------------------
     # Before the crop: parameters and boxes, on the CPU
 
-    def _plan(self, epoch: int, first: int) -> Iterator[_BatchPlan]:
+    def _plan(self, epoch: int, first: int) -> Iterator[_PlannedStep]:
         """The steps of an epoch with their parameters, which are drawn for many steps at once."""
         batches = self.order(epoch).split(self.batching.size)[: self.steps]
         numbers = range(epoch * self.steps, (epoch + 1) * self.steps)
@@ -172,25 +173,25 @@ class ViewLoader:
             for _, some in itertools.groupby(steps[start : start + steps_per_draw], lambda step: len(step[1])):
                 yield from self._draw(*zip(*some, strict=True))
 
-    def _draw(self, numbers: Sequence[int], batches: Sequence[Tensor]) -> Iterator[_BatchPlan]:
+    def _draw(self, numbers: Sequence[int], batches: Sequence[Tensor]) -> Iterator[_PlannedStep]:
         """Draw the parameters of some steps whose batches are of one length."""
         count, rows = len(batches[0]), torch.cat(list(batches))
         first, _, _ = self.batching.rows.indices(self.batching.size)
         kept = slice(first, first + count)
         boxes, parameters = {}, {}
-        for name, views in self.cropped.items():
+        for name, views in self.view_counts.items():
             generators = [generator(self.batching.seed, name, number) for number in numbers]
             drawn = draw_parameters(self.augments[name], self.batching.size, views, generators, kept)
             boxes[name] = self._boxes(name, drawn, numbers, rows).split(count * views)
             # What the boxes were computed from is large and not needed any more.
             parameters[name] = replace(drawn, box=drawn.box.new_empty(len(drawn.box), 0)).split(count * views)
         for i, (number, batch) in enumerate(zip(numbers, batches, strict=True)):
-            of_step = {name: all_steps[i] for name, all_steps in boxes.items()}
-            yield _BatchPlan(number, batch, of_step, {name: all_steps[i] for name, all_steps in parameters.items()})
+            of_step = {name: of_steps[i] for name, of_steps in boxes.items()}
+            yield _PlannedStep(number, batch, of_step, {name: of_steps[i] for name, of_steps in parameters.items()})
 
     def _boxes(self, name: str, parameters: ViewParameters, steps: Sequence[int], rows: Tensor) -> Tensor:
         """Crop boxes of a group for all images of some steps, N·V×4 for rows N."""
-        augment, views = self.augments[name], self.cropped[name]
+        augment, views = self.augments[name], self.view_counts[name]
         rows = rows[:, None].expand(-1, views).reshape(-1)
         sizes = self.images.sizes.index_select(0, rows)
         if augment.pad:
@@ -202,7 +203,7 @@ class ViewLoader:
 
     def _by_saliency(self, name: str, steps: Sequence[int], rows: Tensor) -> Tensor:
         """Which views of a group have their boxes chosen by saliency, N·V booleans for rows N·V."""
-        augment, seed, views = self.augments[name], self.batching.seed, self.cropped[name]
+        augment, seed, views = self.augments[name], self.batching.seed, self.view_counts[name]
         if augment.saliency_by == "image":
             uniform = torch.rand(len(self.images), generator=generator(seed, "saliency images"))[rows]
             return uniform < augment.saliency_share
@@ -212,7 +213,7 @@ class ViewLoader:
         drawn = [torch.rand(size, generator=generator(seed, purpose, step)).T[self.batching.rows] for step in steps]
         return torch.cat([u.expand(-1, views).reshape(-1)[:of_step] for u in drawn]) < augment.saliency_share
 
-    def _request(self, step: _BatchPlan) -> CropRequest:
+    def _request(self, step: _PlannedStep) -> CropRequest:
         sides = self.sides(step.number)
         groups = {name: CropBoxes(boxes, step.parameters[name].flip, sides[name]) for name, boxes in step.boxes.items()}
         return CropRequest(step.rows, groups)
@@ -220,31 +221,16 @@ class ViewLoader:
     # -----------------------------------------------------------------------------------------------------------
     # After the crop: color, copies, rotation, on the device
 
-    def _finish(self, step: _BatchPlan, crops: Crops) -> Views:
+    def _finish(self, step: _PlannedStep, crops: Crops) -> Views:
         """The finished views of a step."""
         index, crops = _fill(step.rows, crops)
         pixels = {}
         for name, x in crops.groups.items():
             x = photometric(self.augments[name], x, step.parameters[name], self.spec.compiled)
-            pixels[name] = _by_view(x, self.cropped[name])
+            pixels[name] = _by_view(x, self.view_counts[name])
         clean = pixels.pop(CLEAN)[0] if self.spec.clean else None
         views = Views(index, pixels, {}, clean, self.batching.seed, step.number, self.batching.size, self.batching.rows)
         return add_derived(views, self.spec.groups, self.sides(step.number))
-
-
-def files_of(images: Images, shrink: Tensor) -> list[DecodedFiles]:
-    """The files that images are decoded from, those of several sets one after another; shrink: N."""
-    if isinstance(images, JoinedImages):
-        mine = [images.part_of == number for number in range(len(images.parts))]
-        parts = zip(images.parts, mine, strict=True)
-        return [one for part, rows in parts for one in files_of(part.select(images.row_of[rows]), shrink[rows])]
-    if not isinstance(images, EncodedImages):
-        return []
-    if not images.pixel_format.is_picture:
-        files = images.files()
-        rows = torch.tensor([row for row in range(len(files)) if not is_raw(files.name(row))], dtype=torch.long)
-        images, shrink = images.select(rows), shrink[rows]
-    return [DecodedFiles(images.files(), images.sizes, shrink, images.pixel_format)] if len(images) else []
 
 
 def _fill(rows: Tensor, crops: Crops) -> tuple[Tensor, Crops]:

@@ -42,6 +42,7 @@ from effssl.schema import build, check
 
 FORMAT = "effssl pack 1"  # of pictures
 FORMAT_OF_PIXELS = "effssl pack 2"  # of other pixels, which earlier versions would misread
+FILES = ("pack.json", "index.npz", "pixels.bin")
 PART = 32  # images that are cropped at a time: as floats, a batch of photographs takes much memory
 PADDING = 2.0  # largest size of such a part, padded to its largest height and width, relative to its images
 
@@ -120,8 +121,10 @@ class PackedImages:
 
 def is_pack(folder: str | Path) -> bool:
     """Whether a folder is a pack, finished or not."""
-    files = [Path(folder).expanduser() / name for name in ("pack.json", "plan.json")]
-    return any(b"effssl pack" in read_start(file, 200) for file in files)
+    root = Path(folder).expanduser()
+    if any(b"effssl pack" in read_start(root / name, 200) for name in ("pack.json", "plan.json")):
+        return True
+    return all(os.path.lexists(root / name) for name in FILES)  # a damaged pack.json
 
 
 def open_pack(spec: str | Path, labels: str = "auto") -> Data:

@@ -29,12 +29,14 @@ class SaliencyMaps:
         """Read a file that `effssl saliency` wrote for these images."""
         try:
             stored = read_arrays(Path(path))
+            if lacking := {"maps", "fingerprint"} - stored.keys():
+                raise ValueError(f"it has no array named {' or '.join(sorted(lacking))}")
             maps, fingerprint = torch.from_numpy(stored["maps"].astype(np.float32)), str(stored["fingerprint"])
             if maps.ndim != 3 or not 0 < maps.shape[1] == maps.shape[2] or not bool(maps.isfinite().all()):
                 raise ValueError(f"maps of shape {tuple(maps.shape)}, which are N squares of finite numbers")
         except FileNotFoundError:
             raise RequestError(f"no saliency maps at {path}; compute them with effssl saliency") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise RequestError(f"{path} is not a file of saliency maps: {describe(error)}") from None
         if fingerprint != images.fingerprint() or len(maps) != len(images):
             raise RequestError(f"the saliency maps of {path} belong to other images")

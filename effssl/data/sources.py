@@ -29,20 +29,33 @@ FILES = (
 )
 
 
+def absolute_path(spec: str) -> str:
+    """A path that means the same from every working folder."""
+    path = Path(spec).expanduser()
+    # A link to a file keeps its name: the suffix says what the file is, and a table's paths begin at its folder.
+    return str(path.resolve() if path.is_dir() else os.path.abspath(path))
+
+
+def as_it_is(spec: str) -> str:
+    """A name that means the same everywhere."""
+    return spec
+
+
 @dataclass(frozen=True)
 class Source:
     """A kind of data set: which values of --data it can open, and how."""
 
     accepts: Callable[[str], bool]
     open: Callable[..., Data]  # (spec, labels)
+    absolute: Callable[[str], str] = absolute_path  # the same value, as it means the same from every working folder
     by_class: bool = False  # its opener also takes `classes`, the class folders to read
     encoded: bool = False  # its images are files, which `effssl pack` decodes
 
 
 SOURCES = (  # the first one that accepts a value opens it
-    Source(lambda spec: spec == "digits", open_digits),
-    Source(lambda spec: spec in ("cifar10", "cifar100"), open_cifar),
-    Source(is_hub, open_hub, encoded=True),
+    Source(lambda spec: spec == "digits", open_digits, as_it_is),
+    Source(lambda spec: spec in ("cifar10", "cifar100"), open_cifar, as_it_is),
+    Source(is_hub, open_hub, absolute_hub, encoded=True),
     Source(is_array_file, open_arrays),
     Source(is_pack, open_pack),
     Source(is_table, open_table, encoded=True),
@@ -58,13 +71,8 @@ def absolute(spec: str) -> str:
     sets = split_sets(spec)
     if len(sets) > 1:
         return join_sets(WeightedSet(absolute(one.spec), one.weight) for one in sets)
-    if spec in NAMED:
-        return spec
-    if is_hub(spec):
-        return absolute_hub(spec)
-    path = Path(spec).expanduser()
-    # A link to a file keeps its name: the suffix says what the file is, and a table's paths begin at its folder.
-    return str(path.resolve() if path.is_dir() else os.path.abspath(path))
+    source = find_source(spec)
+    return source.absolute(spec) if source is not None else absolute_path(spec)
 
 
 def find_source(spec: str) -> Source | None:

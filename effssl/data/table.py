@@ -20,7 +20,7 @@ from effssl.runtime.progress import say
 from effssl.runtime.reading import check_regular, describe, one_line, read_text
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
-PATH_COLUMNS = ("path", "file", "image")
+PATH_COLUMNS = ("path", "file", "image", "filename", "filepath", "image_path", "file_name")
 LABEL_COLUMNS = ("label", "class")
 SPLIT_COLUMNS = ("split",)
 WANTED = (*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS)
@@ -42,9 +42,10 @@ def open_table(spec: str, labels: str = "auto") -> Data:
     columns = _read(table)
     named = _column(columns, PATH_COLUMNS)
     if named is None:
-        hint = next(filter(None, (did_you_mean(name, columns) for name in PATH_COLUMNS)), "")
         found = one_line(", ".join(columns) or "nothing")
-        raise RequestError(f"{table} has no column named {' or '.join(PATH_COLUMNS)}; found: {found}{hint}")
+        raise RequestError(
+            f"{table} has no column named {' or '.join(PATH_COLUMNS)}; found: {found}{_to_rename(columns)}"
+        )
     if not named:
         raise RequestError(f"{table} has no rows")
     _refuse_empty(table, named, "path")
@@ -64,6 +65,15 @@ def _pick(values: list[str] | None, rows: list[int]) -> list[str] | None:
 
 def _column(columns: Columns, names: Sequence[str]) -> list[str] | None:
     return next((columns[name] for name in names if name in columns), None)
+
+
+def _to_rename(columns: Columns) -> str:
+    """The column whose name is almost one of paths."""
+    others = [name for name in columns if name not in WANTED]
+    for name in others:
+        if wanted := next((path for path in PATH_COLUMNS if did_you_mean(name, [path])), ""):
+            return f" (rename {one_line(name)} to {wanted})"
+    return ""
 
 
 def _labels(table: Path, columns: Columns) -> list[str] | None:

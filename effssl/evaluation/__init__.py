@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EvaluationProtocol",
+    "cheap_baselines",
     "check_baselines",
     "evaluate",
     "evaluate_baselines",
@@ -28,6 +29,11 @@ __all__ = [
 
 ACCURACIES = ("accuracy", "top-1", "mean accuracy over four rotations")
 """Metrics of classification, for which guessing reaches something."""
+CHEAP = ("knn", "agreement")
+"""Protocols whose baselines are evaluated unasked, where that is quick."""
+FEW_IMAGES, QUICK = 12_000, 60.0  # train and test images of a kNN; seconds that the baselines may take
+MOST_FITTED = 10_000  # images that a readout is computed from
+QUICK_PATCHES = "patches-100"  # the filters of baselines that nobody asked for, as while training
 
 
 def evaluate(what: str, encoder: LoadedEncoder, data: Data | str | Path, **settings: Any) -> Score:
@@ -68,7 +74,9 @@ def _with_chance(score: Score, source: Data | str | None) -> Score:
     return replace(score, constants=score.constants | {"chance": chance})
 
 
-def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | None, **settings: Any) -> dict[str, Score]:
+def evaluate_baselines(
+    what: str, encoder: LoadedEncoder, data: Data | str | None, patches: str = "patches", **settings: Any
+) -> dict[str, Score]:
     """The same evaluation of what costs nothing: the untrained network, k-means patches, and pixels."""
     from effssl.data import Data
     from effssl.features.whitening import patch_encoder, pixel_encoder, untrained_encoder
@@ -79,10 +87,21 @@ def evaluate_baselines(what: str, encoder: LoadedEncoder, data: Data | str | Non
     images = data.train
     encoders = {
         "untrained": untrained_encoder(images, encoder),
-        "patches": patch_encoder(images, encoder),
+        patches: patch_encoder(images, encoder, patches),
         "pixels": open_foreign("pixels") if encoder.pixels.is_picture else pixel_encoder(encoder),
     }
     return {name: evaluate(what, one.to(encoder.device), data, **settings) for name, one in encoders.items()}
+
+
+def cheap_baselines(what: str, encoder: LoadedEncoder, data: Data | str | None, score: Score, seconds: float) -> bool:
+    """Whether baselines take little time, where the encoder took so many seconds; one that is a baseline needs none."""
+    from effssl.data import Data
+
+    if what not in CHEAP or not isinstance(data, Data) or encoder.about["encoder"].startswith(("pixels", "patches")):
+        return False
+    read = score.source.get("train_images", 0) + score.source.get("test_images", 0)
+    fitting = 2 * min(len(data.train), MOST_FITTED) / max(1, read)  # patches, and the readout of an untrained network
+    return (what != "knn" or read <= FEW_IMAGES) and seconds * (2 + fitting) <= QUICK
 
 
 def check_baselines(what: str, data: Data | str | None) -> None:

@@ -39,7 +39,7 @@ def saliency_maps(
     out, labels = Path(out), data.train.labels
     if out.suffix != ".npz":
         raise RequestError(f"--out is {out}; the name of a file of saliency maps ends with .npz")
-    check_output(out, overwrite=False)
+    check_output(out, overwrite=False, instead="choose another --out, or delete it first")
     if labels is None and (target == "label" or classifier is None):
         raise RequestError(f"{data.name} has no labels; use an encoder with a classifier, and --target predicted")
     layer = last_maps(encoder)

@@ -14,6 +14,7 @@ from effssl.data.formats import examine
 from effssl.explore.embedding import FeaturesLike, load_embedding
 from effssl.explore.encoder import EncoderLike, FeatureOptions
 from effssl.explore.feature_files import Embedding
+from effssl.explore.gallery import real_path
 from effssl.explore.similarity import BLOCK, normalized, pairs_above, typical_similarity
 from effssl.runtime.device import pick_device
 from effssl.runtime.errors import RequestError
@@ -140,7 +141,7 @@ def _compare_with_typical(similarity: float, threshold: float) -> None:
 
 def _ranked(rows: np.ndarray, embedding: Embedding, device: torch.device) -> Duplicates:
     """A group with its largest image first."""
-    sizes = [(None, None, None) if embedding.numbered else _size(Path(embedding.names[row])) for row in rows]
+    sizes = [(None, None, None) if embedding.numbered else _size(real_path(embedding.names[row])) for row in rows]
     images = [Copy(embedding.names[row], 1.0, *size) for row, size in zip(rows, sizes, strict=True)]
     kept = max(range(len(rows)), key=lambda i: (images[i].extent, -i))
     center = normalized(embedding.features[rows[kept]][None], device)[0]

@@ -59,9 +59,13 @@ def own_data(run: EncoderLike | None) -> str:
     """The images that a run was trained on."""
     folder = run if isinstance(run, RunFolder) else None
     if isinstance(run, (str, Path)) and str(run) and (path := Path(run).expanduser()).is_dir():
+        if not (path / "config.yaml").is_file():
+            raise RequestError(f"{run} is not a run folder; images are given by --data: RUN --data {run}")
         folder = RunFolder(path)
     if folder is None:
-        raise RequestError("which images? --data FOLDER, or --features with a file of effssl embed")
+        raise RequestError(
+            "which images? a run folder names its own; else --data FOLDER, or --features with a file of effssl embed"
+        )
     data = folder.config.data
     alone = PLUS not in data and not is_shards(data)
     if alone and os.path.isabs(data) and not os.path.exists(data):

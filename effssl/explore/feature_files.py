@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import json
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -22,7 +21,7 @@ import numpy as np
 from effssl.runtime.errors import RequestError, Stopped
 from effssl.runtime.files import atomic_path, write_atomically
 from effssl.runtime.progress import progress_bar
-from effssl.runtime.reading import checked_text, describe, parse_json, read_start, read_text
+from effssl.runtime.reading import checked_text, describe, opened_arrays, parse_json, read_start, read_text
 
 FORMAT = "effssl features 1"
 SUFFIXES = (".parquet", ".npz", ".csv")
@@ -174,7 +173,7 @@ def read_metadata(path: Path) -> Metadata | None:
         if path.suffix == ".parquet":
             text = (import_pyarrow()[1].read_schema(path).metadata or {})[b"effssl"].decode()
         elif path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
+            with opened_arrays(path) as file:
                 text = str(file["metadata"])
         else:
             text = read_text(csv_metadata_path(path))
@@ -261,13 +260,13 @@ def _append(out: BinaryIO, values: np.ndarray, rows: int, dim: int | None) -> in
 
 
 def _read_npz(path: Path, folder: Path) -> Columns:
-    with np.load(path, allow_pickle=False) as file:
+    with opened_arrays(path) as file:
         keys = checked_text(file[_key_column(file.files, path)])
         names = [str(name) for name in np.atleast_1d(keys).tolist()]
         label = checked_text(file["label"]) if "label" in file.files else None
         labels = None if label is None else [some or None for some in np.atleast_1d(label).tolist()]
-    with zipfile.ZipFile(path) as archive:
-        archive.extract("features.npy", folder)
+        assert file.zip is not None  # it is open
+        file.zip.extract("features.npy", folder)
     return names, labels, np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)
 
 

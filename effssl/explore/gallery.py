@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from effssl.runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")  # a byte that is no text, as printable names have it
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,21 @@ def _open_folder(root: Path, labels: str) -> Gallery:
 def printable(path: Path | str) -> str:
     """A path as valid text, even where its bytes are not."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def real_path(name: str) -> Path:
+    """The file of a printable name, whose own name may hold bytes that are no text."""
+    path = Path(name)
+    return path if os.path.lexists(path) else Path(unescaped(name))
+
+
+def unescaped(name: str) -> str:
+    """A printable name as the file system has it.
+
+    >>> os.fsencode(unescaped(printable(os.fsdecode(b"caf\\xe9.jpg"))))
+    b'caf\\xe9.jpg'
+    """
+    return os.fsdecode(ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), os.fsencode(name)))
 
 
 def _labels(root: Path, paths: Sequence[Path], labels: str) -> list[str | None] | None:

@@ -108,6 +108,8 @@ def _training(about: dict[str, Any], run: RunFolder | None) -> dict[str, str]:
         rows["epochs"] = f"{about['checkpoint']}: the run was not finished"
     if "start_from" in about:
         rows["started from"] = f"{about['start_from']}, digest {about['start_digest']}"
+    if "teacher" in about:
+        rows["teacher"] = f"{about['teacher']}, digest {about['teacher_digest']}"
     if "weights" in about:
         rows["weights"] = {"default": "the pretrained ones of its library", "random": "random, not trained"}.get(
             about["weights"], f"from {about['weights']}; their training is unknown"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from effssl.network.foreign import MEAN, STD, load_weight_file
 from effssl.network.loaded import dump_encoder, is_encoder_file
+from effssl.network.options import LARGEST_SIDE
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_output, write_atomically
 from effssl.runtime.progress import say
@@ -75,8 +76,8 @@ def _checked(
     image_size: int = 0, mean: tuple[float, float, float] = MEAN, std: tuple[float, float, float] = STD
 ) -> tuple[int, tuple[float, float, float], tuple[float, float, float]]:
     """The preprocessing with its defaults, in range."""
-    if image_size < 0:
-        raise RequestError(f"image_size is {image_size}; it must be at least 0")
+    if not 0 <= image_size <= LARGEST_SIDE:
+        raise RequestError(f"image_size is {image_size}; it must be between 0 and {LARGEST_SIDE}")
     if not all(math.isfinite(value) for value in (*mean, *std)) or min(std) <= 0:
         raise RequestError(f"mean is {mean} and std is {std}; each value must be finite, and those of std above 0")
     return image_size, mean, std

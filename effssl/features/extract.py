@@ -17,6 +17,7 @@ from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.progress import progress_bar
 
 BATCH = 500
+PIXELS = 1 << 26  # of a batch, in each channel: more would fill the memory
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def feature_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Features of each batch of images, B×dim float32 on the CPU, and their rows in the set."""
     reading = Reading(encoder.device, encoder.filter, workers, encoder.pixels, encoder.share)
+    batch = fitting_batch(batch, encoder.size)
     for pixels, rows in crop_batches(images, _test_boxes(encoder, images), encoder.size, batch, reading):
         x = encoder.normalized(pixels)
         if turns:
@@ -76,6 +78,15 @@ def feature_batches(
         x = x.contiguous(memory_format=torch.channels_last)
         h = encoder.encoder(x)
         yield (encoder.project(h) if on == "z" else h).float().cpu(), rows
+
+
+def fitting_batch(batch: int, side: int) -> int:
+    """The number of images of a batch, fewer where they are large.
+
+    >>> fitting_batch(500, 224), fitting_batch(500, 2048)
+    (500, 16)
+    """
+    return max(1, min(batch, PIXELS // side**2))
 
 
 def _test_boxes(encoder: LoadedEncoder, images: Images) -> Tensor:

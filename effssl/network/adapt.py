@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 POSITIONS = ("pos_embed", "pos_embedding")  # timm's and torchvision's names of position embeddings, 1×(extra + N)×D
+EXTRA = (1, 0, 2)  # tokens before those of the patches: of the class, none, or of a class and a teacher (DeiT)
 
 
 def adapt(key: str, weight: Tensor, shape: tuple[int, ...], first: str) -> tuple[Tensor, str] | None:
@@ -43,10 +44,9 @@ def _adapt_first(weight: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, str] |
 
 def _adapt_positions(weight: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, str] | None:
     """Position embeddings of a square grid of patches, resized; those of class tokens stay."""
-    grids = [(extra, math.isqrt(weight.shape[1] - extra), math.isqrt(shape[1] - extra)) for extra in (1, 0)]
-    square = [
-        g for g in grids if g[1] ** 2 == weight.shape[1] - g[0] and g[2] ** 2 == shape[1] - g[0] and g[1] and g[2]
-    ]
+    counts = [(extra, weight.shape[1] - extra, shape[1] - extra) for extra in EXTRA]
+    grids = [(extra, math.isqrt(a), math.isqrt(b)) for extra, a, b in counts if a > 0 and b > 0]
+    square = [g for g in grids if g[1] ** 2 + g[0] == weight.shape[1] and g[2] ** 2 + g[0] == shape[1]]
     if not square:
         return None
     extra, old, new = square[0]

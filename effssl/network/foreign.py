@@ -20,12 +20,12 @@ from effssl.data.decoding import RESAMPLE
 from effssl.network.adapt import adapt
 from effssl.network.encoders import Encoder, build_encoder, check_timm_name, model_names, timm_arguments, timm_name
 from effssl.network.loaded import LoadedEncoder, check_weights, freeze, is_encoder_file, load_encoder
-from effssl.network.options import patch_filters, pixels_side
+from effssl.network.options import LARGEST_SIDE, patch_filters, pixels_side
 from effssl.network.small import small_width
 from effssl.runtime.errors import RequestError, did_you_mean
 from effssl.runtime.progress import say
 from effssl.runtime.randomness import seeded
-from effssl.runtime.reading import check_regular, describe
+from effssl.runtime.reading import check_regular, check_weight_archive, describe
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".tar", ".ckpt", ".torch")
@@ -38,6 +38,9 @@ CLASSIFIER = re.compile(r"(^|\.)(fc|classifier(\.\d+)?|head(\.fc)?|heads\.head)\
 SIZE = 224
 TORCHVISION = "torchvision:"  # may stand before the name of one of its models
 SEED = 0  # of random weights
+FETCHING = "fetching the pretrained weights of {name}"
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # under which timm's weights are cached
+HUB_TIMEOUT = 10  # seconds
 DAMAGED = (
     SafetensorError, OSError, RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError,
 )  # fmt: skip
@@ -60,8 +63,8 @@ def open_foreign(source: str, encoder: str = "", weights: str = "default", image
     about: dict[str, Any]
     if weights not in ("default", "random"):
         raise RequestError(f"weights are default or random, not {weights!r}")
-    if image_size < 0:
-        raise RequestError(f"image_size is {image_size}; it must be at least 0")
+    if not 0 <= image_size <= LARGEST_SIDE:
+        raise RequestError(f"image_size is {image_size}; it must be between 0 and {LARGEST_SIDE}")
     if path.is_file():
         if is_encoder_file(path):
             refuse_flags(source, encoder=encoder, weights=weights, image_size=image_size)
@@ -150,6 +153,7 @@ def pretrained_weights(name: str, image_size: int = SIZE, classifier: bool = Fal
             plain = name.removeprefix("timm:")
             head: dict[str, Any] = {} if classifier else {"num_classes": 0}
             arguments = timm_arguments(plain, image_size)
+            _announce_hub(name)
             return timm.create_model(timm_name(plain), pretrained=True, **head, **arguments).state_dict()
         from torchvision import models
 
@@ -158,6 +162,9 @@ def pretrained_weights(name: str, image_size: int = SIZE, classifier: bool = Fal
         cached = Path(torch.hub.get_dir()) / "checkpoints" / Path(known.url).name
         if cached.exists():
             check_regular(cached)
+            check_weight_archive(cached)
+        else:
+            say(FETCHING.format(name=name))
         return dict(known.get_state_dict(progress=True, check_hash=True, weights_only=True))
     except pickle.UnpicklingError:
         raise RequestError(
@@ -168,6 +175,25 @@ def pretrained_weights(name: str, image_size: int = SIZE, classifier: bool = Fal
         raise RequestError(
             f"the pretrained weights of {name} cannot be fetched here ({reason}); {_by_hand(name)}"
         ) from None
+
+
+def _announce_hub(name: str) -> None:
+    """Say that weights are about to be fetched; an OSError at once if the hub cannot be reached."""
+    import timm
+
+    known = timm.get_pretrained_cfg(timm_name(name.removeprefix("timm:")))
+    if known is None or not known.hf_hub_id:
+        return
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.utils import get_session
+
+    if any(isinstance(try_to_load_from_cache(known.hf_hub_id, file), str) for file in HUB_FILES):
+        return
+    say(FETCHING.format(name=name))
+    try:  # the hub's client would try again for a minute
+        get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT)
+    except Exception as error:  # of requests or httpx, whichever the hub's client uses
+        raise OSError(f"no connection: {describe(error)}") from None
 
 
 def open_classifier(source: str, width: int) -> nn.Linear | None:
@@ -192,7 +218,7 @@ def _by_hand(name: str) -> str:
         import timm
 
         known = timm.get_pretrained_cfg(timm_name(name.removeprefix("timm:")))
-        place = known and (known.url or (known.hf_hub_id and f"model.safetensors of huggingface.co/{known.hf_hub_id}"))
+        place = known and ((known.hf_hub_id and f"model.safetensors of huggingface.co/{known.hf_hub_id}") or known.url)
         return f"download {place or 'a weight file'} elsewhere and give that file with --encoder {name}"
     from torchvision import models
 
@@ -214,9 +240,9 @@ def load_weight_file(
     path: Path, encoder: str, image_size: int = 0, prefix: str = ""
 ) -> tuple[LoadedEncoder, LoadResult]:
     """Load an encoder from a weight file; `prefix` chooses one of several networks in it."""
+    tensors = read_weights(path)
     if not encoder:
         raise RequestError(f"{path} does not name its architecture; add --encoder, e.g. --encoder resnet50")
-    tensors = read_weights(path)
     stem = "auto"
     if encoder.startswith("resnet"):
         kernels = [w.shape[-1] for w in tensors.values() if w.ndim == 4 and w.shape[1] == 3]
@@ -238,6 +264,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         with path.open("rb") as file:
             if file.read(1) not in (b"P", b"\x80"):  # a zip archive, or a pickle
                 raise ValueError("neither safetensors nor a file of torch.save")
+        check_weight_archive(path)
         with warnings.catch_warnings():  # of pickles and tensors that are refused in one line
             warnings.simplefilter("ignore")
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
@@ -310,6 +337,7 @@ def load_weights(
     check_weights({name: tensors[name] for name in names.values()}, source)
     state, adapted = _fitted({key: tensors[name] for key, name in names.items()}, wanted, source, adapting)
     backbone.load_state_dict(state, strict=False)
+    check_weights(backbone.state_dict(), source)  # finite in double precision may be infinite here
     unused = Counter(_part(name, best) for name in tensors.keys() - set(names.values()))
     return LoadResult(best, len(names), dict(sorted(unused.items())), tuple(adapted))
 

@@ -23,7 +23,7 @@ from effssl.augment.crop import center_boxes, crop_resize
 from effssl.augment.pixel_format import LIMITS, PixelFormat
 from effssl.data.image_files import upright_rgb
 from effssl.network.encoders import SMALL_IMAGE, Encoder, build_encoder
-from effssl.network.options import ReadoutOptions
+from effssl.network.options import LARGEST_SIDE, STEMS, ReadoutOptions
 from effssl.network.readout import Readout
 from effssl.runtime.errors import RequestError
 from effssl.runtime.reading import check_regular, describe, one_line, parse_json
@@ -32,7 +32,6 @@ from effssl.schema import build, check
 READOUT = "readout."  # prefix of the readout's tensors in an encoder file
 CLASSIFIER = "effssl_classifier."  # of a classifier on the features that an encoder file may hold; no network has it
 FILTERS = ("bilinear", "bicubic")
-LARGEST = 1 << 14  # side of the images of an encoder
 AT_ONCE = 8  # images that are resized at a time
 FLOAT32 = torch.finfo(torch.float32).max
 CENTER = 0.875  # crop share: the usual "resize 256, center crop 224"
@@ -242,9 +241,11 @@ def check_about(about: Any) -> None:
         raise ValueError("its description is not a mapping")
     if not all(isinstance(about.get(key), str) for key in ("encoder", "stem")):
         raise ValueError("its description names no encoder or no stem")
+    if about["stem"] not in STEMS:
+        raise ValueError(f"its stem is {one_line(about['stem'])!r}, not one of {', '.join(STEMS)}")
     size, share = about.get("image_size"), about.get("share", 1.0)
-    if type(size) is not int or not 1 <= size <= LARGEST:
-        raise ValueError(f"its image size is {one_line(size)}")
+    if type(size) is not int or not 1 <= size <= LARGEST_SIDE:
+        raise ValueError(f"its image size is {one_line(size)}; it must be between 1 and {LARGEST_SIDE}")
     if type(share) not in (int, float) or not 0 < share <= 1 or about.get("filter", "bilinear") not in FILTERS:
         raise ValueError("its test transform is not known")
     channels = pixels_of(about).channels

@@ -26,6 +26,9 @@ class Projector:
 
 DERIVED_STEMS = ("pca", "kmeans")
 """Stems that are computed from the training images."""
+LARGEST_SIDE = 1 << 11
+"""Side of the images of an encoder, at most: a batch of larger ones takes minutes and fills the memory."""
+STEMS = ("auto", "small", "large", *DERIVED_STEMS)
 FILTERS = 400  # of the encoder `patches`
 PIXELS = 16  # side of the encoder `pixels`
 PATCH_DIM = 1024

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from effssl.network.foreign import load_weights
+from effssl.network.encoders import Encoder
+from effssl.network.foreign import LoadResult, load_weights
 from effssl.network.network import Network
 from effssl.runtime.errors import RequestError
 
@@ -22,15 +23,23 @@ class StartingWeights:
     settings: dict[str, Any]  # encoder, preprocessing …, nested as in a configuration
     projector: dict[str, Tensor] = field(default_factory=dict)  # of a run; empty where there is none
     image_size: int = 0  # that a run was trained with; 0 is not known
+    assumed: tuple[str, ...] = ()  # parts of the preprocessing that are ImageNet's because nothing says otherwise
+
+    def fill(self, encoder: Encoder) -> LoadResult:
+        """Load them into an encoder, adapted where that is possible."""
+        return load_weights(encoder.backbone, self.tensors, self.source, adapting=True)
 
     def load_into(self, network: Network, projector: bool = False) -> str:
-        """Load them, adapted where that is possible; what was done, in one line."""
-        found = load_weights(network.encoder.backbone, self.tensors, self.source, adapting=True)
+        """Load them into a network; what was done, in one line."""
+        found = self.fill(network.encoder)
         parts = [f"starts from {self.source} (digest {self.digest}): {found.loaded} tensors of the encoder"]
         if found.unused:
             parts.append(f"not taken: {', '.join(f'{part} ({count})' for part, count in found.unused.items())}")
         if found.adapted:
             parts.append(f"adapted: {', '.join(found.adapted)}")
+        if self.assumed:
+            flags = "/".join(f"--augment.{name}" for name in self.assumed)
+            parts.append(f"{' and '.join(self.assumed)} of ImageNet assumed; give {flags}")
         if projector:
             parts.append(self._load_projector(network))
         return "; ".join(parts)

@@ -14,6 +14,8 @@ def has_blocks(backbone: nn.Module) -> bool:
     """Whether a network is a transformer whose blocks are stages: one of timm's, with plain pooling."""
     if not all(hasattr(backbone, part) for part in PARTS) or getattr(backbone, "attn_pool", None) is not None:
         return False
+    if hasattr(backbone, "dist_token"):  # the feature is a mean of two tokens
+        return False
     return getattr(backbone, "global_pool", "") in POOLS and not getattr(backbone, "pool_include_prefix", False)
 
 

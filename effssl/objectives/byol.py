@@ -1,4 +1,4 @@
-"""BYOL: predict what a momentum copy of the network gives for another view. Grill et al. 2020."""
+"""BYOL: predict the projection that a momentum copy of the network gives for another view. Grill et al. 2020."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class BYOL(Term):
     def __init__(self, options: BYOLOptions, network: Network, info: RunInfo) -> None:
         super().__init__(options, network, info)
         self.q = mlp([network.z_dim, options.predictor_hidden, network.z_dim])
-        self.target = momentum_copy(network)
+        self.target_network = momentum_copy(network)
 
     def loss(self, step: Step) -> Outcome:
         p = step.predict(self.q, step.online())  # V×B×D
-        z = step.targets(self.target.project)  # T×B×D
+        z = step.targets(self.target_network.project)  # T×B×D, no gradient
         losses = [-F.cosine_similarity(p[v], z[t], dim=1).mean() for v, t in step.pairs]
         return Outcome(self.options.loss_scale * torch.stack(losses).mean())
 
     def after_update(self, network: Network, progress: float) -> None:
         tau, end = self.options.momentum, self.options.momentum_end
-        ema_update(self.target, network, cosine(progress, tau, end) if end else tau)
+        ema_update(self.target_network, network, cosine(progress, tau, end) if end else tau)

@@ -38,7 +38,7 @@ class DINO(Term):
     def __init__(self, options: DINOOptions, network: Network, info: RunInfo) -> None:
         super().__init__(options, network, info)
         self.prototypes = Prototypes(network.z_dim, options.prototypes)
-        self.target = momentum_copy(network)
+        self.target_network = momentum_copy(network)
         self.target_prototypes = momentum_copy(self.prototypes)
         self.register_buffer("center", torch.zeros(options.prototypes))
         self.parts = 1  # micro-batches of the current batch
@@ -53,7 +53,7 @@ class DINO(Term):
     @torch.no_grad()
     def teacher(self, step: Step) -> Tensor:
         """The teacher's distributions for the target views, T×B×K; its mean score is kept for the center."""
-        scores = self.target_prototypes(step.targets(self.target.project))  # T×B×K
+        scores = self.target_prototypes(step.targets(self.target_network.project))  # T×B×K
         mean = gather(scores.mean((0, 1))[None]).mean(0)  # K, of all processes
         self.recent = mean if step.views.micro == 0 else self.recent + mean
         self.parts = step.views.micro + 1
@@ -67,6 +67,6 @@ class DINO(Term):
     def after_update(self, network: Network, progress: float) -> None:
         options = self.options
         momentum = cosine(progress, options.momentum, options.momentum_end or options.momentum)
-        ema_update(self.target, network, momentum)
+        ema_update(self.target_network, network, momentum)
         ema_update(self.target_prototypes, self.prototypes, momentum)
         self.center.lerp_(self.recent / self.parts, 1 - options.center_momentum)

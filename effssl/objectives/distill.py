@@ -88,10 +88,7 @@ def open_teacher(options: DistillOptions, info: RunInfo) -> Teacher:
         raise RequestError(f"distill needs a teacher; give --distill.teacher: {what}")
     if info.teacher is None:
         raise RequestError("distill compares with the teacher's features of the training images; give data")
-    try:
-        return info.teacher(options.teacher, options.encoder)
-    except RequestError as error:
-        raise RequestError(f"distill.teacher: {error.args[0].replace('--encoder', '--distill.encoder')}") from None
+    return info.teacher("distill", options)
 
 
 def image_features(teacher: Teacher, memory: int) -> Tensor:

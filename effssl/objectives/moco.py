@@ -45,8 +45,8 @@ class MoCo(Term):
             raise RequestError(
                 f"moco.key_bn_groups is {options.key_bn_groups}; it must be a multiple of the {world_size()} processes"
             )
-        self.target = momentum_copy(network)
-        self.target.own_statistics = True  # type: ignore[assignment]  # also where batch norm covers all processes
+        self.target_network = momentum_copy(network)
+        self.target_network.own_statistics = True  # type: ignore[assignment]  # also where batch norm covers all processes
         self.register_buffer("queue", F.normalize(torch.randn(options.queue, network.z_dim), dim=1))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
 
@@ -57,7 +57,7 @@ class MoCo(Term):
         order = torch.randperm(len(x), generator=step.views.generator(f"shuffle {view}/{step.views.micro}"))
         order = order.to(x.device, non_blocking=True)
         groups = x[order].chunk(self.options.key_bn_groups)[local_rows(self.options.key_bn_groups)]
-        k = torch.cat([step.run(self.target.project, group) for group in groups])
+        k = torch.cat([step.run(self.target_network.project, group) for group in groups])
         return F.normalize(gather(k)[order.argsort()], dim=1)
 
     def loss(self, step: Step) -> Outcome:
@@ -70,5 +70,5 @@ class MoCo(Term):
         return Outcome(torch.stack(losses).mean() * len(k))
 
     def after_update(self, network: Network, progress: float) -> None:
-        ema_update(self.target, network, self.options.momentum)
+        ema_update(self.target_network, network, self.options.momentum)
         enqueue(self.queue, self.position, self.recent)

@@ -122,10 +122,12 @@ class Objective(nn.Module):
 
 def angle_embedding(groups: Mapping[str, ViewGroup], width: int) -> nn.Embedding | None:
     """An embedding of angles, zero at first, if a view group adds it to z."""
-    sets = [group.angles for group in groups.values() if group.angle_embedding]
+    sets = {group.angles for group in groups.values() if group.angle_embedding}
     if not sets:
         return None
-    embedding = nn.Embedding(max(map(len, sets)), width)
+    if len(sets) > 1:
+        raise RequestError("view groups with an angle embedding need the same angles")
+    embedding = nn.Embedding(len(sets.pop()), width)
     nn.init.zeros_(embedding.weight)
     return embedding
 
@@ -162,7 +164,8 @@ def groups_read(declared: Mapping[str, ViewGroup], terms: Sequence[str]) -> dict
         if {"online", "target"} <= set(term_class(name).reads) and not view_pairs(found):
             raise RequestError(f"{name} needs an online view and another view as its target; see --views.large.count")
     if not found and "clean" not in roles:
-        raise RequestError(f"no view group is declared that {' + '.join(terms)} reads; see --views.large.count")
+        which = "rotated" if roles == {"rotated"} else "large"
+        raise RequestError(f"no view group is declared that {' + '.join(terms)} reads; see --views.{which}.count")
     return found
 
 

@@ -14,7 +14,8 @@ from effssl.schema import Between, Count, NonNegative, Positive, Share, Small
 class TermOptions:
     """What every term has: its weight in the sum."""
 
-    pretext: ClassVar[bool] = False  # a task on single views; all other terms compare views of an image
+    pretext: ClassVar[bool] = False  # a task beside a base method
+    single: ClassVar[bool] = False  # learns from each view alone; base methods compare the views of an image
     weight: NonNegative = 1.0
 
     @property
@@ -197,6 +198,8 @@ class SupConOptions(LabelOptions):
 class SupervisedOptions(LabelOptions):
     """Classify images by their labels: the reference."""
 
+    single: ClassVar[bool] = True
+
 
 @dataclass(frozen=True)
 class RotationOptions(TermOptions):
@@ -216,7 +219,8 @@ class RotationOptions(TermOptions):
     noise: Share = 0.0
     """probability that a view's label is replaced by another angle, drawn afresh for every view"""
     shared: Count = 0
-    """number of stages that are shared (1 stem, 2–5 blocks, 6 projector), the rest is copied; 0 shares all"""
+    """number of first stages that are shared, the rest is copied (of a ResNet 1 is the stem, 2–5 the blocks; of a
+    transformer 1 is the embedding of patches, then comes each block; the projector is the last); 0 shares all"""
 
 
 @dataclass(frozen=True)
@@ -270,13 +274,22 @@ class WordsOptions(TermOptions):
 
 
 @dataclass(frozen=True)
-class DistillOptions(TermOptions):
-    """Predict the features of a finished, stronger encoder by a linear head on h."""
+class TeacherOptions(TermOptions):
+    """What the terms that learn from a finished encoder share."""
 
     teacher: str = ""
     """a run folder, a weight file or the name of a model, as `effssl eval` takes it"""
     encoder: str = ""
     """architecture of a weight file that does not name it"""
+    digest: str = ""
+    """digest of the teacher; the run fills it in, and another teacher of that name is refused later"""
+
+
+@dataclass(frozen=True)
+class DistillOptions(TeacherOptions):
+    """Predict the features of a finished, stronger encoder by a linear head on h."""
+
+    single: ClassVar[bool] = True
     loss: Literal["cosine", "relational"] = "cosine"
     """compare features with the teacher's, or the cosines between images with the teacher's"""
     targets: Literal["image", "view"] = "image"
@@ -332,6 +345,12 @@ def register(name: str, term: Any) -> None:
 
 
 def base_term(terms: Iterable[str]) -> str:
-    """The term that decides on a recipe: the first that compares views, else the first of all."""
+    """The term that decides on a recipe: the first that compares views, else the first that is no pretext task.
+
+    >>> base_term(["rotation", "distill", "simclr"]), base_term(["rotation", "distill"]), base_term(["rotation"])
+    ('simclr', 'distill', 'rotation')
+    """
     terms = list(terms)
-    return next((term for term in terms if not TERMS[term].options.pretext), terms[0])
+    bases = [term for term in terms if not TERMS[term].options.pretext]
+    comparing = [term for term in bases if not TERMS[term].options.single]
+    return [*comparing, *bases, *terms][0]

@@ -1,7 +1,7 @@
-"""Rotation prediction (Gidaris et al. 2018): a pretext task without label noise, beside a base method.
+"""Rotation prediction (Gidaris et al. 2018): classify by how much a view was rotated.
 
-Which views are rotated, how large they are and whether a base method learns from them too is declared in
-`--views.rotated`; here their angle is predicted from the features that the network has for them.
+A view group with `rotated: true` has its views rotated and their angles recorded. This term reads the features that
+the network computes for them anyway: it adds a head and no pass.
 """
 
 from __future__ import annotations
@@ -24,20 +24,15 @@ NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
 class Rotation(Term):
-    """L = mean over all rotated views of CE(r(z), angle), or of CE(r(h), angle); r is an MLP.
-
-    Rotated views have a pass of their own, so their batch statistics do not mix with those of other views.
-    """
+    """L = mean over all rotated views of CE(r(z), angle); with `on: h`, r reads h. r is an MLP."""
 
     reads = ("rotated",)
 
     def __init__(self, options: RotationOptions, network: Network, info: RunInfo) -> None:
         super().__init__(options, network, info)
-        group = rotated_groups(info)[0]
+        group = rotated_groups(info)[0]  # all have the same angles
         self.angles = group.angles
-        self.chance = group.upright + (1 - group.upright) / len(
-            group.angles
-        )  # of always predicting the most frequent angle
+        self.chance = most_frequent_label(group, options.noise)
         width = network.z_dim if options.on == "z" else network.h_dim
         hidden = [options.hidden or network.hidden] * (options.layers - 1)
         self.r = mlp([width, *hidden, len(group.angles)], norm_type=NORMS[options.norm])
@@ -54,23 +49,26 @@ class Rotation(Term):
         return Outcome(F.cross_entropy(logits, labels), accuracy, self.chance)
 
     def features(self, step: Step) -> Tensor:
-        """What the head reads of every rotated view, N×D: z or h, or the output of the branch that is not shared."""
-        if self.options.shared:
+        """What the head reads of all rotated views, N×D."""
+        return torch.cat([self.read(step, group).flatten(0, 1) for group in step.views.angles])
 
-            def branched(x: Tensor) -> Tensor:
-                return self.branch(step.network.run(x, stop=self.options.shared))
+    def read(self, step: Step, group: str) -> Tensor:
+        """z or h of a group of views, V×B×D; with `shared`, from late stages of this term's own."""
+        if not self.options.shared:
+            return step.z(group) if self.options.on == "z" else step.h(group)
 
-            parts = [step.passes(branched, step.views.pixels[group], group) for group in step.views.angles]
-        else:
-            parts = [step.z(group) if self.options.on == "z" else step.h(group) for group in step.views.angles]
-        return torch.cat([part.flatten(0, 1) for part in parts])
+        def branched(x: Tensor) -> Tensor:
+            return self.branch(step.network.run(x, stop=self.options.shared))
+
+        return step.passes(branched, step.views.pixels[group], group)
 
     def noisy(self, step: Step, labels: Tensor) -> Tensor:
         """The labels, each replaced with probability `noise` by another angle; drawn afresh for every view."""
         if not self.options.noise:
             return labels
         rng = step.views.generator("angle noise")
-        shape = (len(labels) // len(step.views.index), step.views.total)
+        views = len(labels) // len(step.views.index)
+        shape = (views, step.views.total)
         wrong = torch.rand(shape, generator=rng) < self.options.noise
         shift = torch.randint(1, len(self.angles), shape, generator=rng) * wrong
         return (labels + shift[:, step.views.rows].reshape(-1)) % len(self.angles)
@@ -89,6 +87,18 @@ def rotated_groups(info: RunInfo) -> list[ViewGroup]:
     if any((group.angles, group.upright) != (groups[0].angles, groups[0].upright) for group in groups):
         raise RequestError("all rotated view groups need the same angles and share of upright views")
     return groups
+
+
+def most_frequent_label(group: ViewGroup, noise: float = 0.0) -> float:
+    """The share of views with the most frequent label, which always predicting it would reach.
+
+    >>> most_frequent_label(ViewGroup(angles=(0, 90, 180, 270)))
+    0.25
+    """
+    count = len(group.angles)
+    first = group.upright + (1 - group.upright) / count
+    shares = (first, (1 - first) / max(1, count - 1))
+    return max(share * (1 - noise) + (1 - share) * noise / max(1, count - 1) for share in shares)
 
 
 def angle_labels(step: Step) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from effssl.augment.options import ViewGroup
 from effssl.network.network import Network
-from effssl.objectives.options import TermOptions
+from effssl.objectives.options import TeacherOptions, TermOptions
 
 if TYPE_CHECKING:
     from effssl.objectives.step import Step
@@ -47,7 +47,7 @@ class RunInfo:
     labels: Tensor | None = None  # of all training images, on the CPU
     classes: int = 0
     sample: Callable[[], Tensor] | None = None  # some training images, N×3×S×S, center-cropped and normalized
-    teacher: Callable[[str, str], Teacher] | None = None  # opens an encoder by what it is, and by its architecture
+    teacher: Callable[[str, TeacherOptions], Teacher] | None = None  # opens that of a term, by its name and options
 
 
 @dataclass(frozen=True)

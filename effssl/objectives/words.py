@@ -34,9 +34,9 @@ class Words(Term):
         super().__init__(options, network, info)
         if info.sample is None:
             raise RequestError("words computes its filters from the training images; give data")
-        self.patches = PatchResponses(options.filters, stride=options.stride)
+        images = info.sample()  # N×C×S×S
+        self.patches = PatchResponses(options.filters, stride=options.stride, channels=images.shape[1])
         self.whitening = Whitening(self.patches.dim, options.dim)
-        images = info.sample()
         self.patches.fit(images, generator(info.seed, "words"))
         with torch.no_grad():
             self.whitening.fit(self.patches(part) for part in images.split(BATCH))
@@ -44,7 +44,7 @@ class Words(Term):
 
     @torch.no_grad()
     def target(self, clean: Tensor) -> Tensor:
-        """Words of the clean images B×3×S×S, as unit vectors B×dim."""
+        """Words of the clean images B×C×S×S, as unit vectors B×dim."""
         return F.normalize(self.whitening(self.patches(clean)), dim=1)
 
     def loss(self, step: Step) -> Outcome:

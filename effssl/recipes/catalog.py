@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ SIMILAR = {"supcon": "simclr"}
 """Where a base method has no recipe for such images, it takes that of a similar one."""
 EFFICIENT_WITH = "rotation"
 """With this task, a base method takes the recipe <family>-<base>-efficient where there is one."""
+TRANSFORMERS = re.compile(r"timm:(vit|deit)|vit_")
+"""Names of transformers, timm's and torchvision's, for which the recipes <family>-<base>-vit are."""
 
 
 def names() -> list[str]:
@@ -49,13 +52,16 @@ def score(name: str) -> str:
     return str(read_yaml(FOLDER / f"{name}.yaml")["score"])
 
 
-def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
+def choose(data: str, terms: Iterable[str], accelerator: bool, encoder: str = "") -> str:
     """The recipe that `auto` stands for: the paper's where there is an accelerator, one for CPUs otherwise.
 
-    The base method decides, whatever its place in the sum. With the rotation task it takes its efficient recipe.
+    The base method decides, whatever its place in the sum. With the rotation task it takes its efficient recipe. A
+    transformer takes the recipe for transformers, on any device, where its base method has one.
 
     >>> choose("cifar10", ["byol", "rotation"], accelerator=False)
     'cpu-byol-efficient'
+    >>> choose("cifar10", ["byol", "rotation"], accelerator=False, encoder="timm:vit_tiny_patch4")
+    'cifar10-byol-vit'
     """
     terms, known = list(terms), set(names())
     base = base_term(terms)
@@ -63,11 +69,24 @@ def choose(data: str, terms: Iterable[str], accelerator: bool) -> str:
     # Photographs never get settings for images of 32 pixels.
     last = "imagenet1k" if family == "images" else "cifar10"
     families = (family, "imagenet100", last) if accelerator else ("cpu",)
-    fitting = [f"{family}-{term}" for term in (base, SIMILAR.get(base, base), FALLBACK) for family in families]
+    of_terms = (base, SIMILAR.get(base, base), FALLBACK)
+    fitting = [f"{family}-{term}" for term in of_terms for family in families]
+    if is_transformer(encoder):
+        size = "images" if family == "images" else "cifar10"
+        fitting = [f"{size}-{term}-vit" for term in of_terms[:-1]] + fitting
     name = next(name for name in fitting if name in known)
     efficient = f"{name}-efficient"
     measured = EFFICIENT_WITH in terms and name.endswith(f"-{base}")  # not of the fallback
     return efficient if measured and efficient in known else name
+
+
+def is_transformer(encoder: str) -> bool:
+    """Whether an encoder is a plain vision transformer, by its name.
+
+    >>> is_transformer("timm:deit_tiny_patch16_224"), is_transformer("vit_b_16"), is_transformer("timm:resnet18")
+    (True, True, False)
+    """
+    return TRANSFORMERS.match(encoder) is not None
 
 
 def is_small(data: str) -> bool:

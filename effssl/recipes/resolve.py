@@ -14,7 +14,7 @@ from effssl.config import Config, config_type
 from effssl.network.options import DERIVED_STEMS, PATCH_DIM, ReadoutOptions, patch_filters, pixels_side
 from effssl.objectives.expression import parse
 from effssl.recipes.budgets import RUNG, parse_budget, recipe_for_budget
-from effssl.recipes.catalog import choose, published_form, read, score
+from effssl.recipes.catalog import choose, is_transformer, published_form, read, score
 from effssl.runtime.errors import RequestError
 from effssl.schema import build, check, merge, read_yaml, written_by
 
@@ -69,6 +69,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, accelerator: boo
     if accelerator and _on_dial(merge(request.file, request.flags)):
         notes.append("recipes by budget are for CPUs; here the budget decides the number of epochs alone")
     config = _scale_lr(config, base, request, notes)
+    notes.extend(_transformer_note(config, request))
     config = _shorten_continued(config, request, notes)
     config = _shorten_warmup(config, base, request, notes)
     config = _whiten_patches(config, request)
@@ -109,7 +110,7 @@ def _choose_recipe(asked: Config, request: _Given, accelerator: bool, speed: flo
         return asked.recipe
     if not accelerator and _on_dial(merge(request.file, request.flags)):
         return recipe_for_budget(asked.data, parse_budget(asked.budget), speed)
-    return choose(asked.data, _nonzero(asked), accelerator)
+    return choose(asked.data, _nonzero(asked), accelerator, asked.encoder)
 
 
 def uses_dial(flags: Mapping[str, Any], file: Path | None = None) -> bool:
@@ -163,6 +164,16 @@ def _scale_lr(config: Config, base: Config, request: _Given, notes: list[str]) -
         adamw_lr = scaled("optimizer.adamw_lr", base.optimizer.adamw_lr)
         config = dataclasses.replace(config, optimizer=dataclasses.replace(optimizer, adamw_lr=adamw_lr))
     return config
+
+
+def _transformer_note(config: Config, request: _Given) -> list[str]:
+    """Say so where a transformer gets an optimizer for convolutional networks that nobody asked for."""
+    optimizer = config.optimizer.name
+    asked = request.complete or "name" in merge(request.file, request.flags).get("optimizer", {})
+    if asked or optimizer not in ("sgd", "lars") or not is_transformer(config.encoder):
+        return []
+    trained = f"{config.encoder} is trained by {optimizer} with lr {config.lr:g}, as recipe {config.recipe} says"
+    return [f"{trained}; what fits a transformer is --optimizer.name adamw --lr 0.0005"]
 
 
 def _shorten_continued(config: Config, request: _Given, notes: list[str]) -> Config:

@@ -58,6 +58,8 @@ def write_report(
     default = Path("comparison.html") if len(folders) > 1 else folders[0] / "report.html"
     target = Path(out).expanduser() if out else default
     found = [] if len(folders) == 1 and _is_study(folders[0]) else [RunFolder(folder) for folder in folders]
+    if len(found) == 1 and shown:
+        replace(found[0].config.augment.pixels, shown=tuple(shown)).shown_channels()  # refuses those there are not
     _check_target(target)  # before anything slow
     if not found:
         content = render(read_study(folders[0]))
@@ -151,12 +153,9 @@ def _known_paths(run: RunFolder) -> list[Path]:
 
 def _open_data(run: RunFolder) -> Data:
     """The run's data set with exactly the images it was trained on, even if files were added since."""
-    from effssl.data.folder import FolderImages, as_listed
+    from effssl.data.listing import with_listed
 
-    data, listed = open_run_data(run), run.folder / "images.npz"
-    if isinstance(data.train, FolderImages) and listed.is_file():
-        return replace(data, train=as_listed(data.train, listed))
-    return data
+    return with_listed(open_run_data(run), run.folder)
 
 
 def _image_sections(run: RunFolder, data: Data, images: int, device: str, shown: tuple[int, ...]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.manifold import TSNE
@@ -15,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from effssl.features.extract import extract
+from effssl.features.kmeans import kmeans
 from effssl.features.knn import nearest
 from effssl.features.logistic import fit_quietly
 from effssl.features.whitening import pixel_encoder
@@ -46,7 +46,7 @@ def embed_sample(encoder: LoadedEncoder, sample: Sample) -> dict[str, Any]:
     found = [_others(row, *pair) for row, pair in enumerate(zip(index.tolist(), similarity.tolist(), strict=True))]
     with spinner(f"report: mapping {count} images"):
         maps = positions(unit.numpy())
-    cluster = KMeans(clusters, n_init=3, random_state=0).fit_predict(unit.numpy()) if clusters > 1 else np.zeros(count)
+    cluster = kmeans(unit.numpy(), clusters, 3, 0).labels_ if clusters > 1 else np.zeros(count)
     labels = None if images.labels is None else images.labels.tolist()
     return {
         "sheet": sheet(rgb_of(images, encoder), tile_side(images.pixels, count)),

@@ -19,7 +19,8 @@ function drawCurves() {
       done.add(k);
       const name = keys.length > 1 || k.includes("/") ? `${title}, ${one.curves.names[k]}` : title;
       const lines = DATA.runs.map((r, i) => r.curves.columns[k] && { run: i, name: r.name, x: r.curves.x[axis], y: smooth(r.curves.columns[k], window), i }).filter((s) => s);
-      const levels = chanceLevels(DATA.runs.flatMap((r) => r.curves.charts.filter((c) => k in c.chance).map((c) => [r.name, c.chance[k]])));
+      const charts = DATA.runs.flatMap((r) => r.curves.charts.filter((c) => c.keys.includes(k)).map((c) => [r.name, c]));
+      const levels = [...chanceLevels(charts.filter(([, c]) => k in c.chance).map(([run, c]) => [run, c.chance[k]])), ...freeLevels(charts.map(([run, c]) => [run, c.free || {}]))];
       chart(parent, { ...common, title: name, unit, levels, series: group === "" ? lines : grouped(lines, group) });
     }
   };
@@ -60,6 +61,13 @@ const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
 function chanceLevels(pairs) {
   const values = [...new Set(pairs.map(([, value]) => value))];
   return values.map((value) => ({ value, name: values.length === 1 ? "chance" : `chance, ${pairs.filter(([, v]) => v === value).map(([name]) => name).join(", ")}` }));
+}
+
+// What costs nothing, beside several runs: a line where all of them agree on it; chance is named by its runs where they do not.
+function freeLevels(pairs) {
+  const known = pairs.filter(([, free]) => Object.keys(free).length);
+  const shared = [...new Set(known.flatMap(([, free]) => Object.keys(free)))].filter((name) => name !== "chance" && known.every(([, free]) => free[name] === known[0][1][name]));
+  return [...shared.map((name) => ({ name, value: known[0][1][name] })), ...chanceLevels(known.filter(([, free]) => "chance" in free).map(([run, free]) => [run, free.chance]))];
 }
 
 // Images with their neighbors by the run's features and by raw pixels.

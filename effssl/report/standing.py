@@ -36,11 +36,17 @@ def standing(lines: list[dict[str, Any]], started_from: str = "") -> Standing | 
         values = [line[measure] for line in lines if line.get(measure) is not None]
         if len(values) < 2:
             continue
-        free = {key.removeprefix("baseline/"): lines[0][key] for key in lines[0] if key.startswith("baseline/")}
+        free = baselines(lines)
         first = "starting weights" if started_from else "untrained network"
         scores = {"this run": values[-1], first: values[0]}
-        return Standing(measure, scores | {name: free[key] for key, name in BASELINES.items() if key in free})
+        return Standing(measure, scores | free)
     return None
+
+
+def baselines(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """The scores of what costs nothing, which one of the lines holds, by their names."""
+    found = next((line for line in lines if "baseline/chance" in line), {})
+    return {name: found[f"baseline/{key}"] for key, name in BASELINES.items() if f"baseline/{key}" in found}
 
 
 def sign(verdict: str) -> str:

@@ -6,10 +6,11 @@ import hashlib
 import re
 from typing import Any
 
-from effssl.report.standing import BASELINES, MEASURES, standing
+from effssl.report.standing import MEASURES, baselines, standing
 from effssl.run import RunFolder
 from effssl.runtime.private_paths import strip_constant, strip_score_name, strip_values
 from effssl.schema import flatten, read_yaml
+from effssl.training.verdict import difference
 
 X_AXES = {"epoch": "epochs", "images": "images", "seconds": "seconds of training", "tflop": "TFLOP"}
 # Title, metrics, unit and note; a metric that no pattern matches gets a chart of its own.
@@ -26,6 +27,8 @@ NAMES = {
     "loss": "sum", "knn": "kNN", "agreement": "agreement", "std_h": "features h", "std_z": "projections z",
     "rank_h": "features h", "rank_z": "projections z", "lr": "lr",
 }  # fmt: skip
+PARTS = {"test": "test images", "train": "training images"}
+OTHER_AGREEMENT = "it may differ from that of training, whose images may be fewer and of another size"
 NOT_CURVES = re.compile(r"epoch|step|images|seconds|flops|sampled|(chance|baseline)/.*")
 
 
@@ -80,10 +83,9 @@ def curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _chart(title: str, keys: list[str], lines: list[dict[str, Any]], unit: str = "", note: str = "") -> dict[str, Any]:
     levels = {key: chance_level(lines, key.removeprefix("accuracy/")) for key in keys if key.startswith("accuracy/")}
     chance = {key: level for key, level in levels.items() if level is not None}
-    measured = any(key in MEASURES for key in keys)  # what the baselines at the beginning are compared by
-    free = {name: lines[0][f"baseline/{key}"] for key, name in BASELINES.items() if f"baseline/{key}" in lines[0]}
+    measured = any(key in MEASURES for key in keys)  # what the baselines are compared by
     found = {"title": title, "keys": keys, "unit": unit, "note": note, "chance": chance}
-    return found | {"free": free if measured else {}}
+    return found | {"free": baselines(lines) if measured else {}}
 
 
 def chance_level(lines: list[dict[str, Any]], term: str) -> float | None:
@@ -102,7 +104,8 @@ def _number(value: Any) -> bool:
 def scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last validation kNN, the accuracy of each task, and all scores of results.json with their protocols."""
     found = [*_validation_scores(run, lines), *_task_scores(run, lines)]
-    return found + [_result(name, score) for name, score in run.results().items()]
+    twice = any(line.get("agreement") is not None for line in lines)  # while training, and by effssl eval
+    return found + [_result(name, score, twice) for name, score in run.results().items()]
 
 
 def _validation_scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -113,10 +116,11 @@ def _validation_scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict
         return []
     config = run.config
     first = "starting weights" if config.start_from else "untrained network"
-    gain = f"{values[-1] - values[0]:+.1f} over the {first}" if len(values) > 1 else f"the {first}"
+    gain = f"{difference(values[-1], values[0])} the {first}" if len(values) > 1 else f"the {first}"
     what = "kNN" if measure == "knn" else "agreement of neighbors"
-    side = () if measure == "knn" else (config.image_size,)  # of the images that are changed
-    protocol = _digest(config.data, config.subset, config.classes, config.health, *side)
+    # Agreement depends on the side of the images that are changed and on their number, of which a budget decides.
+    pairs = () if measure == "knn" else (config.image_size, _last(lines, "sampled"))
+    protocol = _digest(config.data, config.subset, config.classes, config.health, *pairs)
     where = ", validation" if measure == "knn" else ""
     found = [_score(f"{what}{where}", values[-1], gain, [], protocol)]
     compared = standing(lines, config.start_from)
@@ -143,17 +147,20 @@ def _task_scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict[str, 
     return found
 
 
-def _result(name: str, score: dict[str, Any]) -> dict[str, Any]:
-    """A score of results.json."""
+def _result(name: str, score: dict[str, Any], twice: bool) -> dict[str, Any]:
+    """A score of results.json; `twice` if agreement was measured while training, too."""
     constants, source = flatten(score["constants"]), score.get("source", {})
     texts = [f"{key} {strip_constant(str(value))}" for key, value in constants.items()]
-    on = f"{source.get('test_images', '')} test images of {source.get('data', 'its data')}".strip()
-    metric = "" if score["metric"] == "accuracy" else f", {score['metric']}"
-    title = f"{re.sub('^knn', 'kNN', strip_score_name(name))}{metric}, test"
+    part = "test" if "test_images" in source or "train_images" not in source else "train"
+    on = f"{source.get(f'{part}_images', '')} {PARTS[part]} of {source.get('data', 'its data')}".strip()
+    metric = "" if score["metric"] in ("accuracy", score["protocol"]) else f", {score['metric']}"
+    title = re.sub("^agreement", "agreement of neighbors", re.sub("^knn", "kNN", strip_score_name(name)))
+    title += f"{metric}, {'test' if part == 'test' else 'effssl eval'}"
+    on += f"; {OTHER_AGREEMENT}" if twice and score["protocol"] == "agreement" else ""
     # What the same search selected, or what is itself a result, does not make a different protocol.
     selected = ("C", "value", "mean_per_class", *(["lr"] if "lr_grid" in constants else []))
     fixed = {key: value for key, value in constants.items() if key.rsplit(".", 1)[-1] not in selected}
-    protocol = _digest(sorted(fixed.items()), source.get("test_images"), source.get("test_fingerprint"))
+    protocol = _digest(sorted(fixed.items()), source.get(f"{part}_images"), source.get(f"{part}_fingerprint"))
     return _score(title, score["value"], f"{on}; {', '.join(texts[:4])}", texts, protocol)
 
 

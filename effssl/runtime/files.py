@@ -89,24 +89,32 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _check_name(path: Path) -> None:
+    if "\0" in str(path):
+        raise RequestError(f"{str(path)!r} cannot be the name of a file: it has a null character; choose another --out")
+
+
 def check_replaceable(path: Path) -> None:
     """Refuse to put a file in the place of a device, a pipe, a folder or a broken link."""
+    _check_name(path)
     if os.path.lexists(path) and not path.is_file():
         raise RequestError(f"{path} is not a regular file and is not replaced; choose another --out")
 
 
-def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse a file that cannot be written or, without `overwrite`, one that exists."""
+def check_output(path: Path, overwrite: bool, instead: str = "choose another --out, or add --overwrite") -> None:
+    """Refuse a file that cannot be written or, without `overwrite`, one that exists; `instead` says what to do."""
+    _check_name(path)
     if path.is_dir() or not path.parent.is_dir():
         raise RequestError(f"{path} cannot be written; --out names a file in an existing folder")
     check_writable(path.parent)
     check_replaceable(path)
     if path.exists() and not overwrite:
-        raise RequestError(f"{path} exists; choose another --out, or add --overwrite")
+        raise RequestError(f"{path} exists; {instead}")
 
 
 def check_writable(folder: Path) -> None:
     """Refuse a folder in which files cannot be created, or that cannot be created itself; it leaves nothing behind."""
+    _check_name(folder)
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     try:
         with tempfile.TemporaryFile(dir=existing):  # permissions are not enough: a read-only disk, /proc

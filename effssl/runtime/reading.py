@@ -7,14 +7,18 @@ import json
 import os
 import stat
 import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.lib.npyio import NpzFile
 
 LINE = 200  # characters of an error or a value that a message repeats
-MEMORY = 1 << 30  # bytes that an archive may always unpack to
+MEMORY = 1 << 28  # bytes that an archive may always unpack to: more take seconds
 EXPANSION = 100  # how many times its own size beyond that
 
 
@@ -125,18 +129,46 @@ def checked_text(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file by name; arrays of Python objects, which could run code, are refused."""
+def check_archive(archive: zipfile.ZipFile, packed: int) -> None:
+    """Refuse, with a ValueError, a zip archive of `packed` bytes whose members together would fill the memory."""
+    _check_unpacked(sum(member.file_size for member in archive.infolist()), packed)
+
+
+def check_weight_archive(source: Path | bytes) -> None:
+    """The same for a file of torch.save, which may be something else than an archive."""
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    if not zipfile.is_zipfile(file):
+        return
+    try:
+        with zipfile.ZipFile(file) as archive:
+            check_archive(archive, _size_of(source))
+    except OSError:
+        raise
+    except Exception as error:  # a damaged directory raises anything: BadZipFile, struct.error, UnicodeDecodeError …
+        raise ValueError(describe(error)) from None
+
+
+@contextmanager
+def opened_arrays(source: Path | bytes) -> Iterator[NpzFile]:
+    """An .npz file whose arrays can be read: none is of Python objects, and together they do not fill the memory."""
     import numpy as np
 
     if isinstance(source, Path):
         check_regular(source)
+    content = np.load(io.BytesIO(source) if isinstance(source, bytes) else source, allow_pickle=False)
+    if isinstance(content, np.ndarray):
+        raise ValueError("it is a single array, not an .npz archive")
+    with content as file:
+        check_archive(file.zip, _size_of(source))
+        yield file
+
+
+def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file by name; arrays of Python objects, which could run code, are refused."""
+    import numpy as np
+
     try:
-        content = np.load(io.BytesIO(source) if isinstance(source, bytes) else source, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise ValueError("it is a single array, not an .npz archive")
-        with content as file:
-            _check_unpacked(sum(part.file_size for part in file.zip.infolist()), _size_of(source))
+        with opened_arrays(source) as file:
             return {name: checked_text(np.asarray(file[name])) for name in file.files}
     except OSError:
         raise

@@ -24,6 +24,10 @@ class Stop:
         self.requested = ""  # name of the signal
         self.training = False  # before training starts there is nothing to save
 
+    def begin_training(self) -> None:
+        """From now on there is something to save."""
+        self.training = True
+
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Record the first signal; a second Ctrl-C stops at once."""
         if self.requested and number == signal.SIGINT:

@@ -150,8 +150,9 @@ class Budget:
         return max(usual, -(-epochs // self.evaluations))
 
     def due(self, trainer: Trainer) -> bool:
-        """Whether steps are to be counted anew: fifty times in a run, and every 20 steps of a long one."""
-        return trainer.steps_done % max(1, min(MAX_INTERVAL, trainer.clock.total_steps // 50)) == 0
+        """Whether steps are to be counted anew: fifty times in a run, every 20 steps of a long one, not at its end."""
+        every = max(1, min(MAX_INTERVAL, trainer.clock.total_steps // 50))
+        return not trainer.finished and trainer.steps_done % every == 0
 
     def replan(self, trainer: Trainer) -> None:
         """Set the number of steps by the pace of those that were taken."""

@@ -22,13 +22,14 @@ from effssl.network.options import DERIVED_STEMS
 from effssl.network.patches import PatchEncoder
 from effssl.network.small import SmallEncoder
 from effssl.objectives.objective import Objective, build_terms, groups_read
+from effssl.objectives.options import TeacherOptions
 from effssl.objectives.term import RunInfo
 from effssl.recipes.resolve import Plan
 from effssl.runtime.distribution import local_rows
 from effssl.runtime.errors import RequestError
 from effssl.runtime.randomness import generator, seeded
 from effssl.training.clock import Clock
-from effssl.training.teacher import FrozenTeacher, open_encoder
+from effssl.training.teacher import FrozenTeacher, named, open_encoder
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -84,10 +85,11 @@ def build_objective(
 
 
 def open_teacher(
-    images: Images, augment: Augment, device: torch.device, source: str, architecture: str
+    images: Images, augment: Augment, device: torch.device, term: str, options: TeacherOptions
 ) -> FrozenTeacher:
     """A finished encoder on the device, for a term that learns from it."""
-    return FrozenTeacher(open_encoder(source, architecture).to(device), images, augment)
+    with named(term):
+        return FrozenTeacher(open_encoder(options).to(device), images, augment)
 
 
 def derive_filters(encoder: Encoder, config: Config, info: RunInfo) -> None:

@@ -14,7 +14,7 @@ import torch
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import atomic_path, link_atomically, write_synced
 from effssl.runtime.progress import say
-from effssl.runtime.reading import describe, read_bytes
+from effssl.runtime.reading import check_weight_archive, describe, one_line, read_bytes
 
 DIGEST = 32  # bytes of SHA-256 in front of the content
 
@@ -40,11 +40,16 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
     """The newest good state, or None if there is no checkpoint; a damaged one is skipped, saying so."""
     found = [candidate for candidate in (path, previous(path)) if candidate.exists()]
     for candidate in found:
-        content = read_bytes(candidate) if candidate.is_file() else b""  # a pipe would wait forever
+        try:
+            content = read_bytes(candidate)
+        except OSError as error:
+            say(f"the checkpoint cannot be read: {one_line(error)}")
+            continue
         if not _whole(content):
             say(f"{candidate} is damaged (its checksum does not fit)")
             continue
         try:
+            check_weight_archive(content[DIGEST:])
             state = torch.load(io.BytesIO(content[DIGEST:]), map_location="cpu", weights_only=True)
             if isinstance(state, dict):
                 return state

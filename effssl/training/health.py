@@ -91,6 +91,8 @@ class Monitor:
         figures: dict[str, Any] = {k: round(v, 4) for k, v in asdict(found).items() if v is not None}
         if line is not None:
             at = self.trainer.position
+            if not at.baselines:
+                figures |= self.baselines()
             reference = Reference(STARTING if self.trainer.config.start_from else UNTRAINED, at.baselines)
             moment = Moment(self.trainer.steps_done / max(1, self.trainer.clock.total_steps), at.updates)
             known = [Representation(**one) for one in evaluations]
@@ -134,12 +136,13 @@ class Monitor:
     def baselines(self) -> dict[str, float]:
         """The same measure, on the same images, of what costs nothing: pixels, k-means patches, guessing.
 
-        Where a run starts from trained weights, of the untrained network too.
+        Where a run starts from trained weights, of the untrained network too. None where nothing can be measured.
         """
+        if self.pairs is None and not len(self.bank):
+            return {}
         encoders = self.free_encoders()
         found = {name: score for name, one in encoders.items() for score in self.score(one).values()}
-        if found:
-            found["chance"] = self.chance()
+        found["chance"] = self.chance()
         self.trainer.record_baselines(found)
         return {f"baseline/{name}": round(value, 4) for name, value in found.items()}
 

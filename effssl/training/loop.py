@@ -1,8 +1,6 @@
-"""The training loop: views → loss → gradient → update → momentum; then an evaluation, a line, a checkpoint.
+"""The training loop: epochs of steps, and after each an evaluation if one is due, a line of the journal, a checkpoint.
 
-effssl pretrain --data cifar10 --objective simclr+rotation --out runs/first
-effssl pretrain --data cifar10 --objective simclr+rotation --out runs/first --resume auto
-torchrun --nproc-per-node 2 -m effssl pretrain --data cifar10 --objective simclr+rotation --out runs/first
+One step (loss, gradient, update, momentum copies) is `Trainer.step`.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from effssl.training.budget import Budget
 from effssl.training.health import Monitor
 from effssl.training.journal import Journal, Place, format_duration, step_text
 from effssl.training.metadata import encoder_metadata
-from effssl.training.saving import Checkpoints, check_finite
+from effssl.training.saving import Checkpoints
 from effssl.training.trainer import Trainer
 from effssl.training.verdict import Representation
 
@@ -34,21 +32,28 @@ CHECK_EVERY = 20  # steps between two reads of the loss; each of them waits for 
 def train(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, budget: Budget | None = None) -> None:
     """Train until the last step, from the newest checkpoint if there is one, and write the encoder.
 
-    In a run of many processes all of them come here; the first one writes the files.
+    With several processes each of them calls it; the first one writes the files.
     """
     monitor = Monitor(trainer)
     checkpoints = Checkpoints(run, trainer, stop, budget)
-    begin(trainer, run, journal, monitor, checkpoints.restore())
-    if budget is not None:
-        monitor.every = budget.begin(trainer, monitor.every)
-    stop.training = True
+    state = checkpoints.restore()
+    if rank() == 0:
+        run.keep_metrics_until(trainer.position.epoch if state is not None else -1)
+    if state is None:
+        journal.write(first_evaluation(trainer, monitor))
+        if trainer.config.start_from:
+            say_start(trainer, journal)
+    else:
+        say_resumed(trainer, journal, state)
+    every = monitor.every if budget is None else budget.begin(trainer, monitor.every)
+    stop.begin_training()
     with journal.bar(trainer.clock.total_steps, trainer.steps_done) as update:
         progress = Progress(trainer, journal, update, budget)
         while not trainer.finished:
             with trainer.timed():
                 train_epoch(trainer, checkpoints, progress, budget)
             line = trainer.end_epoch()
-            if trainer.finished or trainer.position.epoch % monitor.every == 0:
+            if trainer.finished or trainer.position.epoch % every == 0:
                 line |= monitor.evaluate(line)
             journal.write(line, place_of(trainer, budget))
             checkpoints.after_epoch()
@@ -72,6 +77,13 @@ def place_of(trainer: Trainer, budget: Budget | None, running: bool = False) -> 
     return Place(at.epoch + running, epochs, left, trainer.config.budget, gone / parse_budget(trainer.config.budget))
 
 
+def say_start(trainer: Trainer, journal: Journal) -> None:
+    """How good the starting weights are, before anything is trained."""
+    first = Representation(**trainer.position.evaluations[0])
+    if first.score is not None:
+        journal.say(f"{first.measure} {first.score:.1f} % with the starting weights")
+
+
 def say_gain(trainer: Trainer, journal: Journal) -> None:
     """Did it help? The score of the starting weights, and of those now."""
     first, last = (Representation(**trainer.position.evaluations[i]) for i in (0, -1))
@@ -88,22 +100,25 @@ def train_epoch(trainer: Trainer, checkpoints: Checkpoints, progress: Progress, 
         trainer.train_step(views)
         if budget is not None and budget.due(trainer):
             budget.replan(trainer)
-        last = at.step == steps or trainer.finished
+        last = at.step == steps or trainer.finished  # a budget may end the run within an epoch
         if last or at.step % CHECK_EVERY == 0:
-            check_finite(trainer)
+            checkpoints.check_finite()
             progress.show()
         if last:
             break
         checkpoints.after_step()
 
 
-def begin(trainer: Trainer, run: RunFolder, journal: Journal, monitor: Monitor, state: dict[str, Any] | None) -> None:
-    """Evaluate the network before its first step, or say where a run is resumed."""
-    if rank() == 0:
-        run.keep_metrics_until(trainer.position.epoch if state is not None else -1)
-    if state is None:
-        journal.write({"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | monitor.evaluate() | monitor.baselines())
-        return
+def first_evaluation(trainer: Trainer, monitor: Monitor) -> dict[str, Any]:
+    """The journal's line of the network before its first step."""
+    line = {"epoch": 0, "images": 0, "seconds": 0.0, "flops": 0} | monitor.evaluate()
+    if trainer.config.budget or trainer.finished:  # else with the first evaluation after training
+        line |= monitor.baselines()
+    return line
+
+
+def say_resumed(trainer: Trainer, journal: Journal, state: dict[str, Any]) -> None:
+    """Say where a run is resumed, and what is not as it was."""
     at, before = trainer.position, state["processes"]
     total = "" if trainer.config.budget else f" of {trainer.clock.epochs}"
     text = f"resuming after epoch {at.epoch}{total}"

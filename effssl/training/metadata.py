@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from effssl.config import Config
+from effssl.objectives.options import TeacherOptions
 from effssl.schema import to_dict
 
 KEYS = ("encoder", "image_size", "stem", "objective", "data", "epochs", "seed")
@@ -18,5 +19,10 @@ def encoder_metadata(config: Config) -> dict[str, Any]:
     augment = to_dict(dataclasses.replace(config.augment, saliency=""))
     if config.start_from:
         metadata |= {"start_from": config.start_from, "start_digest": config.start_digest}
+    options = [getattr(config, item.name) for item in dataclasses.fields(config)]
+    taught = [one for one in options if isinstance(one, TeacherOptions) and one.digest]
+    if taught:
+        metadata["teacher"] = " + ".join(one.teacher for one in taught)
+        metadata["teacher_digest"] = " + ".join(one.digest for one in taught)
     pixels = augment["pixels"]
     return metadata | {"mean": augment["mean"], "std": augment["std"], "pixels": pixels, "augment": augment}

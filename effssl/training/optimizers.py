@@ -89,7 +89,8 @@ def _polynomial(gram: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """SGD with momentum whose update of a weight matrix is orthogonalized. Jordan et al. 2024.
 
-    A convolution is a matrix of out × (in·k·k). Groups with `adamw` take steps of AdamW without decay.
+    A convolution is a matrix of out × (in·k·k). Groups with `adamw` take steps of AdamW without decay. torch's own Muon
+    takes matrices only, one at a time, and multiplies the whole matrix in every step: here equal shapes go together.
     """
 
     def __init__(self, params: Any, lr: float, momentum: float, weight_decay: float, nesterov: bool) -> None:
@@ -143,7 +144,8 @@ class Muon(torch.optim.Optimizer):
 def build_optimizer(settings: OptimizerSettings, objective: Objective, lr: float) -> torch.optim.Optimizer:
     """One optimizer for all weights, in groups: scheduled, and held at `lr` (a predictor whose rate is fixed).
 
-    AdamW and Muon split each in two: weights, and the rest. The first group is always of scheduled weights.
+    AdamW and Muon split each in two: matrices, and the rest, without decay. The rest are biases, norms, embeddings and
+    tokens; for Muon also thin matrices and the output layers of terms. The first group is always of scheduled matrices.
     """
     fixed = [p for _, term in objective.items() for p in term.fixed_lr()]
     held = {id(p) for p in fixed}
@@ -154,16 +156,32 @@ def build_optimizer(settings: OptimizerSettings, objective: Objective, lr: float
     if settings.name == "lars":
         return LARS(groups, lr, settings.momentum, settings.weight_decay, settings.trust, settings.trust_clip)
     if settings.name == "adamw":
-        groups = _split(groups, lambda p: p.ndim > 1, {"weight_decay": 0.0})
+        groups = _split(groups, _matrices(objective), {"weight_decay": 0.0})
         return torch.optim.AdamW(groups, lr, settings.betas, weight_decay=settings.weight_decay, foreach=True)
     if settings.name == "muon":
-        embeddings = {id(module.weight) for module in objective.modules() if isinstance(module, nn.Embedding)}
+        thin = {id(p) for p in objective.parameters() if p.ndim and len(p) < MUON_ROWS}
         rest = {"adamw": True, "lr": settings.adamw_lr, "lr_ratio": settings.adamw_lr / lr}
-        groups = _split(groups, lambda p: p.ndim > 1 and len(p) >= MUON_ROWS and id(p) not in embeddings, rest)
+        groups = _split(groups, _matrices(objective) - _output_layers(objective.terms) - thin, rest)
         return Muon(groups, lr, settings.momentum, settings.weight_decay, settings.nesterov)
     return torch.optim.SGD(
         groups, lr, settings.momentum, weight_decay=settings.weight_decay, nesterov=settings.nesterov, foreach=True
     )
+
+
+def _matrices(objective: Objective) -> set[int]:
+    """Weights with more than one dimension, by identity; embeddings and tokens are not among them."""
+    embeddings = {id(module.weight) for module in objective.modules() if isinstance(module, nn.Embedding)}
+    weights = {id(p) for name, p in objective.named_parameters() if name.endswith("weight") and p.ndim > 1}
+    return weights - embeddings
+
+
+def _output_layers(terms: nn.Module) -> set[int]:
+    """Weights of the last layers of heads (classifiers, prototypes, predictors), by identity."""
+    layers = []
+    for module in terms.modules():
+        linear = [child for child in module.children() if isinstance(child, nn.Linear)]
+        layers += linear[-1:] if isinstance(module, nn.Sequential) else linear
+    return {id(layer.weight) for layer in layers}
 
 
 def _by_stage(params: list[nn.Parameter], objective: Objective, decay: float) -> list[dict[str, Any]]:
@@ -179,14 +197,12 @@ def _by_stage(params: list[nn.Parameter], objective: Objective, decay: float) ->
     ]
 
 
-def _split(
-    groups: list[dict[str, Any]], first: Callable[[nn.Parameter], bool], settings_of_rest: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """Each group as two: parameters that are `first`, and the rest with settings of its own. Either may be empty."""
+def _split(groups: list[dict[str, Any]], first: set[int], settings_of_rest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each group as two: parameters in `first`, and the rest with settings of its own. Either may be empty."""
     parts = []
     for group in groups:
-        chosen = [p for p in group["params"] if first(p)]
-        rest = [p for p in group["params"] if not first(p)]
+        chosen = [p for p in group["params"] if id(p) in first]
+        rest = [p for p in group["params"] if id(p) not in first]
         parts += [group | {"params": chosen}, group | {"params": rest} | settings_of_rest]
     return parts
 

@@ -15,11 +15,11 @@ import torch
 from effssl.config import differences
 from effssl.data import Data, open_data
 from effssl.data.cache import open_cache
-from effssl.data.folder import FolderImages, as_listed, write_list
 from effssl.data.hub import PREFIX
 from effssl.data.joined import images_per_epoch
+from effssl.data.listing import keep_lists, with_listed
 from effssl.data.sources import absolute
-from effssl.network.options import patch_filters
+from effssl.network.options import LARGEST_SIDE, patch_filters
 from effssl.network.start import StartingWeights
 from effssl.recipes.budgets import parse_budget
 from effssl.recipes.resolve import Plan, resolve, uses_dial
@@ -48,6 +48,7 @@ from effssl.training.loop import train
 from effssl.training.precision import choose_precision, keep_precision
 from effssl.training.request import Request
 from effssl.training.start import is_same_place, over_settings, read_start, settings_to_keep
+from effssl.training.teacher import with_teachers
 from effssl.training.trackers import tracker_names
 from effssl.training.tracking import read_records
 from effssl.training.trainer import Trainer
@@ -145,13 +146,13 @@ def make_plan(request: Request, device: torch.device) -> Plan:
         if before is not None and before.checkpoint_path.is_file():  # it holds the weights
             settings = settings_to_keep(before.config)
         else:
-            start = read_start(plan.config.start_from, str(given.get("encoder", "")))
+            start = read_start(plan.config.start_from, given)
             settings = start.settings
             refuse_other_digest(start, plan.config.start_digest)
         flags = over_settings(settings, given, flags)
-    if flags == request.flags:
-        return plan
-    return dataclasses.replace(resolve(flags, request.config, accelerator), start=start)
+    if flags != request.flags:
+        plan = dataclasses.replace(resolve(flags, request.config, accelerator), start=start)
+    return with_teachers(plan, flags, before)
 
 
 def earlier_run(request: Request, plan: Plan) -> RunFolder | None:
@@ -210,7 +211,7 @@ def fit_to_data(plan: Plan, data: Data, before: RunFolder | None = None) -> Plan
         photographs = (plan.start.image_size if plan.start else 0) or FOLDER_SIZE
         if before is not None and config.start_from:
             photographs = before.config.image_size
-        size = max(SMALLEST_SIZE, int(images.sizes.max())) if images.in_memory else photographs
+        size = min(LARGEST_SIDE, max(SMALLEST_SIZE, int(images.sizes.max()))) if images.in_memory else photographs
         config = dataclasses.replace(config, image_size=size)
     if len(images) < 2:
         raise RequestError(f"{data.name} has one image; training needs at least two, and many more to learn from")
@@ -304,13 +305,12 @@ def refuse_other_settings(run: RunFolder, plan: Plan) -> None:
 
 
 def create_run(claim: ClaimedFolder, plan: Plan, data: Data, journal: Journal) -> RunFolder:
-    """The run's folder with its configuration and, of a folder of images, the list of what it is trained on."""
+    """The run's folder with its configuration and, of folders of images, the lists of what it is trained on."""
     barrier()  # all have seen the folder before it is created
     if claim.run is None and rank() == 0:
         RunFolder.create(claim.folder, plan.config)
-    listed = claim.folder / "images.npz"
-    if rank() == 0 and isinstance(data.train, FolderImages) and not listed.is_file():
-        write_list(data.train, listed)
+    if rank() == 0:
+        keep_lists(data.train, claim.folder)
     barrier()
     run = RunFolder(claim.folder)
     journal.open(run)
@@ -334,10 +334,7 @@ def open_images(plan: Plan, claim: ClaimedFolder) -> Data:
     """The data set; a resumed run gets the very images that it was started with."""
     config = plan.config
     data = open_data(config.data, config.labels, config.subset, config.classes)
-    listed = claim.folder / "images.npz"
-    if claim.run is not None and isinstance(data.train, FolderImages) and listed.is_file():
-        return dataclasses.replace(data, train=as_listed(data.train, listed))
-    return data
+    return data if claim.run is None else with_listed(data, claim.folder)
 
 
 def report_unreadable(run: RunFolder, data: Data, journal: Journal) -> None:
@@ -366,5 +363,6 @@ def train_run(trainer: Trainer, run: RunFolder, journal: Journal, stop: Stop, bu
     except OSError as error:
         if error.errno not in FULL:
             raise
+        kept = "the last checkpoint is intact: " if run.checkpoint_path.is_file() else ""
         reason = f"{error.strerror} while writing {run.folder}"
-        raise RunFailed(f"{reason}; the last checkpoint is intact: free some space and use --resume auto") from error
+        raise RunFailed(f"{reason}; {kept}free some space and use --resume auto") from error

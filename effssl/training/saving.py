@@ -70,27 +70,30 @@ class Checkpoints:
 
     def save(self) -> None:
         """Write a checkpoint. Values that are not finite must not take the place of good ones."""
-        check_finite(self.trainer)
+        self.check_finite()
         if not self.trainer.finite():
-            raise RunFailed("the weights are not finite; try a smaller --lr. What was saved before is intact")
+            raise RunFailed(f"the weights are not finite; try a smaller --lr{self._kept()}")
         state = self.trainer.state(elapsed=self.budget.elapsed() if self.budget is not None else 0.0)
         if rank() == 0:
             save_checkpoint(self.run.checkpoint_path, state)
+
+    def check_finite(self) -> None:
+        """A loss that is not a number stays so: say where it happened and what helps."""
+        found = self.trainer.means.not_finite()
+        if not found:
+            return
+        bad = [name.removeprefix("loss/") for name in found if "/" in name]
+        at = self.trainer.position
+        raise RunFailed(
+            f"the loss is not finite (term {', '.join(bad) or 'sum'}, epoch {at.epoch + 1}, step {at.step}); try a "
+            f"smaller --lr than {self.trainer.config.lr:g}, a longer warm-up or --precision float32{self._kept()}"
+        )
+
+    def _kept(self) -> str:
+        """What a run that fails leaves, as the end of a message."""
+        return ". What was saved before is intact" if self.run.checkpoint_path.is_file() else ""
 
     def _stop(self) -> None:
         at = self.trainer.position
         done = f"epoch {at.epoch + 1}, step {at.step}" if at.step else f"epoch {at.epoch}"
         raise Stopped(f"stopped and saved after {done}; resume with --resume auto")
-
-
-def check_finite(trainer: Trainer) -> None:
-    """A loss that is not a number stays so: say where it happened and what helps."""
-    bad = [name.removeprefix("loss/") for name in trainer.means.not_finite() if "/" in name]
-    if not trainer.means.not_finite():
-        return
-    at = trainer.position
-    raise RunFailed(
-        f"the loss is not finite (term {', '.join(bad) or 'sum'}, epoch {at.epoch + 1}, step {at.step}); "
-        f"try a smaller --lr than {trainer.config.lr:g}, a longer warm-up or --precision float32. "
-        "What was saved before is intact"
-    )

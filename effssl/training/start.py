@@ -8,27 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from effssl.config import Config
+from effssl.network.encoders import build_encoder
 from effssl.network.foreign import FILES, MEAN, STD, TORCHVISION, open_foreign, read_weights
-from effssl.network.loaded import LoadedEncoder, check_weights, digest_of, is_encoder_file
+from effssl.network.loaded import LoadedEncoder, check_weights, digest_of, freeze, is_encoder_file
 from effssl.network.options import DERIVED_STEMS, patch_filters, pixels_side
 from effssl.network.small import small_width
 from effssl.network.start import StartingWeights
 from effssl.run import RunFolder
 from effssl.runtime.errors import RequestError
+from effssl.training.metadata import encoder_metadata
 from effssl.training.trained import PROJECTOR, part_of, trained_encoder, trained_weights
 
 FOLLOWING = ("encoder", "stem", "start_from", "start_digest")  # settings that weights decide, beside mean and std
 
 
-def read_start(what: str, encoder: str = "") -> StartingWeights:
-    """The weights that `--start-from` names; `encoder` is the architecture that was asked for, if any."""
-    path = Path(what).expanduser()
+def read_start(what: str, given: Mapping[str, Any]) -> StartingWeights:
+    """The weights that `--start-from` names; `given` is what else was asked for: an architecture, a preprocessing."""
+    path, encoder = Path(what).expanduser(), str(given.get("encoder", ""))
     name = what.removeprefix(TORCHVISION)
     if path.is_dir():
         run = RunFolder(path)
         return _of_encoder(what, trained_encoder(run), encoder, run)
     if path.is_file() and not is_encoder_file(path):
-        return _of_file(path, encoder)
+        return _of_file(path, encoder, given.get("augment", {}))
     if not path.is_file() and (small_width(name) or patch_filters(name) or pixels_side(name)):
         raise RequestError(f"there are no pretrained weights of {name}; give a run folder or a weight file")
     return _of_encoder(what, open_foreign(what), encoder)
@@ -56,15 +58,29 @@ def _of_encoder(what: str, loaded: LoadedEncoder, asked: str, run: RunFolder | N
     return StartingWeights(settings["start_from"], digest, tensors, settings, projector, loaded.size)
 
 
-def _of_file(path: Path, encoder: str) -> StartingWeights:
+def _of_file(path: Path, encoder: str, augment: Mapping[str, Any]) -> StartingWeights:
     """Those of another project's file, which names neither its architecture nor its preprocessing."""
+    tensors = read_weights(path)
     if not encoder:
         raise RequestError(f"{path} does not name its architecture; add --encoder, e.g. --encoder resnet50")
-    tensors = read_weights(path)
     check_weights(tensors, path)
     digest = digest_of(tensors)
     settings = _settings(str(path), digest, encoder, MEAN, STD)
-    return StartingWeights(settings["start_from"], digest, tensors, settings)
+    assumed = tuple(name for name in ("mean", "std") if name not in augment)
+    return StartingWeights(settings["start_from"], digest, tensors, settings, assumed=assumed)
+
+
+def starting_encoder(config: Config) -> LoadedEncoder | None:
+    """What a run started from, as its first evaluation saw it: adapted, at its image size, with its preprocessing.
+
+    None if the source holds other weights by now.
+    """
+    start = read_start(config.start_from, {"encoder": config.encoder})
+    if start.digest != config.start_digest:
+        return None
+    encoder = build_encoder(config.encoder, config.image_size, config.stem, config.augment.pixels.channels)
+    start.fill(encoder)
+    return freeze(encoder, encoder_metadata(config))
 
 
 def _settings(what: str, digest: str, encoder: str, mean: Any, std: Any) -> dict[str, Any]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,18 +17,63 @@ from effssl.data.images import Images
 from effssl.features.extract import run_over
 from effssl.network.foreign import open_foreign
 from effssl.network.loaded import LoadedEncoder
+from effssl.objectives.options import TeacherOptions
+from effssl.recipes.resolve import Plan
 from effssl.run import RunFolder
 from effssl.runtime.distribution import gather_uneven, rank, world_size
+from effssl.runtime.errors import RequestError
+from effssl.training.start import is_same_place, place_of
 from effssl.training.trained import trained_encoder
 
 BATCH = 256  # views that the teacher reads at a time
 _last: tuple[Images, str, Tensor] | None = None  # a run builds several trainers, all with one teacher
 
 
-def open_encoder(source: str, architecture: str = "") -> LoadedEncoder:
+def open_encoder(options: TeacherOptions) -> LoadedEncoder:
     """A frozen encoder: of a run, of a weight file, or by the name of a model with pretrained weights."""
-    path = Path(source).expanduser()
-    return trained_encoder(RunFolder(path)) if path.is_dir() else open_foreign(source, architecture)
+    path = Path(options.teacher).expanduser()
+    return trained_encoder(RunFolder(path)) if path.is_dir() else open_foreign(options.teacher, options.encoder)
+
+
+@contextmanager
+def named(term: str) -> Iterator[None]:
+    """A block in which an error about a teacher says which term it is for."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{term}.teacher: {error.args[0].replace('--encoder', f'--{term}.encoder')}") from None
+
+
+def with_teachers(plan: Plan, flags: Mapping[str, Any], before: RunFolder | None) -> Plan:
+    """The plan with the absolute place and the digest of each teacher; `before` is the run that is resumed.
+
+    A configuration that names a teacher by its digest means that one and no other.
+    """
+    config = plan.config
+    for term in plan.weights:
+        options = getattr(config, term)
+        if not isinstance(options, TeacherOptions) or not options.teacher:
+            continue
+        place, given = place_of(options.teacher), flags.get(term, {})
+        digest = _earlier_digest(term, options, before)
+        if not digest:
+            with named(term):
+                digest = open_encoder(options).fingerprint()
+            wanted = "" if "teacher" in given and "digest" not in given else options.digest
+            if wanted and wanted != digest:
+                changed = f"its digest is {digest}, not {wanted} as in the configuration"
+                raise RequestError(f"{term}.teacher {place} has changed: {changed}")
+        recorded: dict[str, Any] = {term: dataclasses.replace(options, teacher=place, digest=digest)}
+        config = dataclasses.replace(config, **recorded)
+    return dataclasses.replace(plan, config=config)
+
+
+def _earlier_digest(term: str, options: TeacherOptions, before: RunFolder | None) -> str:
+    """The digest that a run recorded for this teacher, once it holds weights that learned from it; else ""."""
+    if before is None or not (before.finished or before.checkpoint_path.is_file()):
+        return ""
+    recorded = getattr(before.config, term)
+    return recorded.digest if is_same_place(options.teacher, recorded.teacher) else ""
 
 
 class FrozenTeacher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,6 +21,7 @@ from effssl.objectives.objective import Objective
 from effssl.recipes.resolve import Plan
 from effssl.runtime.distribution import convert_sync_batchnorm, mean_over_processes, world_size
 from effssl.runtime.errors import RequestError
+from effssl.runtime.reading import one_line
 from effssl.training.averaging import WeightAverage
 from effssl.training.build import build_loader, build_objective, in_parallel
 from effssl.training.clock import Clock
@@ -70,6 +72,32 @@ class Position:
     step_flops: dict[str, int] = field(default_factory=dict)  # counted once, by the sides of the views
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     baselines: dict[str, float] = field(default_factory=dict)  # what costs nothing, by the same measure
+
+    def check(self, clock: Clock) -> None:
+        """Refuse, with a ValueError, values that no run reaches by this clock."""
+        limits = {"epoch": clock.epochs, "step": clock.steps_per_epoch, "updates": math.inf, "flops": math.inf}
+        for name, limit in limits.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value <= limit:
+                raise ValueError(
+                    f"its {name} is {one_line(value)}, of {limit}"
+                    if limit < math.inf
+                    else f"its {name} is {one_line(value)}"
+                )
+        for name in ("seconds", "elapsed", "evaluation_seconds"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 <= value < math.inf:
+                raise ValueError(f"its {name} is {one_line(value)}")
+
+
+def check_counts(state: dict[str, Any], trainable: bool) -> None:
+    """Refuse, with a ValueError, numbers of steps, processes and threads that no run has."""
+    least = {"total_steps": int(trainable), "processes": 1}
+    least |= {"threads": 1} if state.get("threads") is not None else {}  # earlier versions did not store it
+    for name, low in least.items():
+        value = state[name]
+        if type(value) is not int or value < low:
+            raise ValueError(f"its {name} is {one_line(value)}")
 
 
 def trainable(objective: Objective) -> bool:
@@ -272,7 +300,7 @@ class Trainer:
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
-        self.position = Position(**state["position"])
+        position = Position(**state["position"])
         sums = {name: value.to(self.device) for name, value in state["means"]["sums"].items()}
         self.means = Means(sums, state["means"]["counts"])
         if not self.config.schedule.restarts:  # a run that is trained longer has more steps than its checkpoint knew
@@ -281,3 +309,13 @@ class Trainer:
             self.noise.restore(state["noise"])
         if self.average is not None:
             self.average.restore(state["average"])
+        check_counts(state, trainable(self.objective))
+        position.check(self.clock)
+        self.position = position
+        if not self.all_finite():
+            raise ValueError("its weights are not finite")
+
+    def all_finite(self) -> bool:
+        """Whether what is evaluated is finite: weights and their averages, and the statistics of batch norm."""
+        tensors = [*self.objective.state_dict().values(), *(self.average.average.values() if self.average else ())]
+        return all(bool(torch.isfinite(x).all()) for x in tensors if isinstance(x, Tensor) and x.is_floating_point())

@@ -16,6 +16,8 @@ GAIN = 1.0  # points by which features must differ to be better or worse, with m
 UNTRAINED, STARTING = "the untrained network", "the starting weights"
 NAMES = {"pixels": "raw pixels", "untrained": UNTRAINED, "patches": "k-means patches"}
 LONGER = "train longer (--epochs, --budget)"
+AGAINST_COLLAPSE = "use a smaller --lr, a larger --batch-size or a longer warm-up (--schedule.warmup-epochs)"
+TO_DO = ". What to do: "  # between the reason of a verdict and its advice
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def verdict(
     reference: Reference | None = None,
     moment: Moment | None = None,
 ) -> tuple[str, str]:
-    """(learning | collapsing | worse than … | no better than … | too early to tell, why), from all evaluations.
+    """(learning | collapsing | worse than … | no better than … | too … to tell, why), from all evaluations.
 
     The first of them is of the untrained network, or of the weights that the run started from.
     """
@@ -96,20 +98,24 @@ def verdict(
         return "too few images to tell", f"{last.sampled} are evaluated, and {MIN_IMAGES} are the fewest"
     collapse = collapsed(evaluations)
     if collapse and moment.updates < FEW_UPDATES:
-        return "too early to tell", f"{collapse} after {moment.updates} steps"
+        # A run that ends before so many steps does not get there by waiting.
+        word = "too early to tell" if moment.updates >= FEW_UPDATES * moment.done else "too short to tell"
+        return word, f"{collapse} after {moment.updates} steps, and {FEW_UPDATES} are the fewest"
     if collapse:
-        return "collapsing", collapse
-    if len(evaluations) < 2 or last.score is None or first.score is None:
-        return "too early to tell", "the network is untrained" if len(evaluations) < 2 else "nothing to compare with"
+        return "collapsing", f"{collapse}{TO_DO}{AGAINST_COLLAPSE}"
+    if len(evaluations) < 2:
+        return "too early to tell", "the network is untrained"
+    if last.score is None or first.score is None:
+        return "nothing to compare with", f"no score was measured; spread {last.std_h:.2f}, which is no collapse"
     standing = "; ".join([compared(last, first, reference), f"spread {last.std_h:.2f}", *map(str, tasks)])
     if moment.done >= EARLY and (found := worse(last, first, reference)):
-        return found[0], f"{standing}. What to do: {found[1]}{alternative(last.score, reference)}"
+        return found[0], f"{standing}{TO_DO}{found[1]}{alternative(last.score, reference)}"
     if last.score - first.score >= last.margin:
         return "learning", standing
     if moment.done < EARLY:
         return "too early to tell", standing
     todo = f"{LONGER}, or on more images{alternative(last.score, reference)}"
-    return f"no better than {short(reference.first)}", f"{standing}. What to do: {todo}"
+    return f"no better than {short(reference.first)}", f"{standing}{TO_DO}{todo}"
 
 
 def collapsed(evaluations: list[Representation]) -> str:
@@ -126,7 +132,7 @@ def collapsed(evaluations: list[Representation]) -> str:
         return ""
     if last.knn - first.knn < GAIN and last.rank_h < first.rank_h / 2:
         fell = f"directions in use fell from {first.rank_h:.0f} to {last.rank_h:.0f}"
-        return f"kNN {last.knn:.1f} % ({last.knn - first.knn:+.1f}), {fell}"
+        return f"kNN {last.knn:.1f} %, {difference(last.knn, first.knn)} the start, {fell}"
     return ""
 
 
@@ -134,9 +140,28 @@ def compared(last: Representation, first: Representation, reference: Reference) 
     """The score, and how far it is from the first one and from raw pixels."""
     assert last.score is not None
     assert first.score is not None
-    text = f"{last.measure} {last.score:.1f} %, {last.score - first.score:+.1f} over {reference.first}"
+    text = f"{last.measure} {last.score:.1f} %, {difference(last.score, first.score)} {reference.first}"
     pixels = reference.baselines.get("pixels")
-    return text if pixels is None else f"{text}, {last.score - pixels:+.1f} over raw pixels"
+    return text if pixels is None else f"{text}, {difference(last.score, pixels)} raw pixels"
+
+
+def difference(score: float, other: float) -> str:
+    """How far a score is from another one, in words.
+
+    >>> difference(33.0, 23.2), difference(23.2, 33.0), difference(33.01, 33.0)
+    ('9.8 above', '9.8 below', 'equal to')
+    """
+    text = f"{abs(score - other):.1f}"
+    return "equal to" if text == "0.0" else f"{text} {'above' if score > other else 'below'}"
+
+
+def advice(why: str) -> str:
+    """What a verdict says to do; empty if it says nothing.
+
+    >>> advice(f"all images get nearly the same features{TO_DO}use a smaller --lr")
+    'use a smaller --lr'
+    """
+    return why.partition(TO_DO)[2]
 
 
 def worse(last: Representation, first: Representation, reference: Reference) -> tuple[str, str] | None:

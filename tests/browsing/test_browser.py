@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from effssl.browsing.collection import open_collection
 from effssl.browsing.server import PageServer, Service
 from effssl.browsing.views import ViewOptions
-from tests.browsing.conftest import EVIL, EVIL_LABEL, LONG
+from effssl.cli import main
+from tests.browsing.conftest import ENCODER, EVIL, EVIL_LABEL, LONG
 from tests.pages import WIDTHS
 
 VIEWS = ("map", "clusters", "all", "neighbors", "duplicates", "outliers", "subset")
@@ -114,6 +116,27 @@ def test_names_are_text_cut_and_whole_on_hover(page_file: Path, visit: Any) -> N
     page.fill("#search", "no such thing")
     until(page, "document.querySelector('.empty')")
     assert page.evaluate("window.broken") is None
+
+
+def test_a_file_shows_the_whole_chosen_image_and_says_once_that_there_are_no_duplicates(
+    album: Path, in_tmp: Path, visit: Any
+) -> None:
+    with Image.open(album / "china/00.png") as one, Image.open(album / "flower/01.png") as other:
+        for number, image, name in ("95", one, "large.png"), ("89", other, "unknown-to-browsers.tif"):
+            Path("photos", number).mkdir(parents=True)
+            image.resize((400, 400)).save(Path("photos", number, name))
+    main(["browse", *ENCODER, "--data", "photos", "--labels", "folders", "--threshold", "1", "--out", "page.html"])
+    page = visit(Path("page.html"))
+    page.click("#tab-all")
+    assert page.locator(".cell .caption").all_inner_texts() == ["class 89", "class 95"]
+    page.locator(".cell").last.click()
+    until(page, "document.querySelector('.large img').naturalWidth === 400")  # a thumbnail has 224
+    page.locator(".cell").first.click()
+    until(page, "document.querySelector('.large.own-size img')?.naturalWidth === 224")
+    assert page.locator(".large").bounding_box()["width"] < 230
+    page.click("#tab-duplicates")
+    assert page.locator(".empty").inner_text() == "No two images have a similarity of 1 or more."
+    assert "No two" not in page.locator("#bar").inner_text()
 
 
 def test_select_tag_and_export(page_file: Path, visit: Any) -> None:

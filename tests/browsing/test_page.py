@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import effssl
+from effssl.browsing.analysis import analyze
+from effssl.browsing.views import ViewOptions
 from effssl.cli import main
 from tests.browsing.conftest import ENCODER, EVIL, LONG
 from tests.browsing.reading import data_of, thumbnails, unpacked
@@ -39,6 +43,17 @@ def test_a_page_shows_what_the_verbs_find(page_file: Path, features: Path) -> No
     assert (np.diff(np.bincount(cluster)) <= 0).all()  # the largest first
     for points in data["maps"].values():
         assert len(unpacked(points, "<u2")) == 2 * len(names)
+
+
+def test_views_say_what_they_are_for(page_file: Path, features: Path) -> None:
+    hints = {view["name"]: view["hint"] for view in data_of(page_file)["views"]}
+    assert "for an overview" in hints["subset"]
+    assert "label random images first" in hints["subset"]
+    assert "whiten" not in hints["duplicates"]  # these features are not
+    embedding = effssl.read_features(features)
+    options, device = ViewOptions(threshold=0.999), torch.device("cpu")
+    mixed, *_ = analyze(embedding, replace(embedding), options, device).views  # as of an encoder that whitens
+    assert "before whitening; all other views show those of whitened ones" in mixed.hint
 
 
 def test_thumbnails_are_as_large_as_they_are_shown_and_never_enlarged(page_file: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,3 +106,20 @@ def test_help_shows_the_defaults_of_the_recipe_that_would_be_used(
         ("--recipe", [], "auto"),
     ]:
         assert shown_default(flag, args, capsys) == default, (flag, args)
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--epochs", "nan"], "--epochs takes a whole number, not 'nan'"),
+        (["--lr", "much"], "--lr takes a number, not 'much'"),
+        (["--augment.scale", "0.1"], "--augment.scale takes 2 numbers, not '0.1'"),
+        (["--resume", "maybe"], "invalid choice 'maybe' for argument '--resume'. Expected one of ('never', 'auto')"),
+    ],
+)
+def test_a_value_of_another_kind_in_plain_words(args: list[str], said: str, ascii_only: bool) -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii" if ascii_only else "utf-8"}
+    command = [sys.executable, "-m", "effssl", "pretrain", *args]
+    done = subprocess.run(command, env=env, capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (2, f"effssl: {said}; effssl pretrain --help shows all options\n")

@@ -110,8 +110,9 @@ def test_a_batch_of_nan_stops_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
             yield dataclasses.replace(views, pixels={name: x * float("nan") for name, x in views.pixels.items()})
 
     monkeypatch.setattr(loader.ViewLoader, "epoch", poisoned)
-    with pytest.raises(effssl.RunFailed, match="loss is not finite"):
+    with pytest.raises(effssl.RunFailed, match="loss is not finite") as error:
         effssl.pretrain("digits", "byol", out=tmp_path / "r", epochs=1, quiet=True)
+    assert "intact" not in str(error.value)  # nothing was saved yet
 
 
 def test_what_is_not_finite_is_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +157,7 @@ def test_a_run_goes_on_with_its_own_images_when_the_folder_changes(
     run = effssl.pretrain(".", "byol", out=tmp_path / "r", resume="auto", **QUICK | {"epochs": 2})
     assert run.finished
     said = capsys.readouterr().err
-    assert "1 images are gone and left out, 3 new are not used" in said
+    assert "1 images are gone and left out, 3 new images are not used" in said
     assert "cannot be decoded" in said
 
 
@@ -167,7 +168,7 @@ def test_images_that_were_replaced_are_noticed_on_resume(
     for path in sorted(album.iterdir()):
         Image.open(path).save(path.with_suffix(".bmp"))
         path.unlink()
-    from effssl.data.folder import as_listed, write_list
+    from effssl.data.listing import as_listed, write_list
 
     images = effssl.open_data(str(album)).train
     write_list(images, tmp_path / "images.npz")

@@ -134,6 +134,70 @@ def test_dicom_shows_what_its_window_shows(tmp_path: Path) -> None:
     assert (inverted[0, 0], inverted[-1, -1]) == (65535, 0)
 
 
+def test_a_dicom_window_of_width_1_is_a_threshold(tmp_path: Path) -> None:
+    values = np.arange(4096).reshape(64, 64)
+    save_dicom(tmp_path / "a.dcm", values, WindowCenter=1000.5, WindowWidth=1)
+    shown = read_pixels(tmp_path / "a.dcm", examine(tmp_path / "a.dcm").pixels)[..., 0]
+    assert np.array_equal(shown, np.where(values > 1000, 65535, 0))
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_dicom_with_a_palette_is_a_picture(tmp_path: Path, bits: int) -> None:
+    values, table = np.arange(64 * 64).reshape(64, 64) % 256, np.arange(256)
+    colors = np.stack([table, 255 - table, table // 2], 1)
+    palette = {"PhotometricInterpretation": "PALETTE COLOR"}
+    for name, column in zip(("Red", "Green", "Blue"), colors.T, strict=True):
+        entries = column.astype(np.uint8) if bits == 8 else (column << 8 | 7).astype("<u2")
+        palette[f"{name}PaletteColorLookupTableDescriptor"] = [256, 0, bits]
+        palette[f"{name}PaletteColorLookupTableData"] = entries.tobytes()
+    save_dicom(tmp_path / "a.dcm", values, **palette)
+    about = examine(tmp_path / "a.dcm")
+    assert about.pixels.is_picture
+    assert np.array_equal(read_pixels(tmp_path / "a.dcm", about.pixels), colors[values])
+
+
+@pytest.mark.parametrize("from_element", ["the file's", "the image's", "the image's, without types"])
+def test_dicom_without_its_first_132_bytes(tmp_path: Path, from_element: str) -> None:
+    values = np.arange(4096).reshape(64, 64)
+    save_dicom(tmp_path / "a.dcm", values, WindowCenter=40, WindowWidth=400, SOPClassUID=SecondaryCaptureImageStorage)
+    whole = tmp_path / "a.dcm"
+    expected = read_pixels(whole, examine(whole).pixels)
+    if from_element == "the file's":
+        content = whole.read_bytes()[132:]
+    else:
+        buffer = io.BytesIO()
+        bare = pydicom.dcmread(whole)
+        del bare.file_meta
+        implicit = "without" in from_element
+        pydicom.dcmwrite(buffer, bare, implicit_vr=implicit, little_endian=True, enforce_file_format=False)
+        content = buffer.getvalue()
+        content = content[132:] if content[128:132] == b"DICM" else content
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/IM0001").write_bytes(content)
+    images = open_data(str(tmp_path / "old")).train
+    assert np.array_equal(images.array(0), expected)
+
+
+def test_pictures_by_their_less_known_suffixes(tmp_path: Path, photos: Tensor) -> None:
+    picture = Image.fromarray(photos[0].permute(1, 2, 0).numpy())
+    for name in ("a.jfif", "b.jpe", "c.PPM"):
+        picture.save(tmp_path / name, "PPM" if name.endswith("PPM") else "JPEG")
+    picture.convert("L").save(tmp_path / "d.pgm")
+    images = open_data(str(tmp_path)).train
+    assert [path.name for path in images.paths] == ["a.jfif", "b.jpe", "c.PPM", "d.pgm"]
+    assert np.array_equal(images.array(2), np.asarray(picture))
+
+
+def test_a_file_that_cannot_be_decoded_is_said_once_in_a_run(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (in_tmp / "d").mkdir()
+    for i in range(9):
+        np.save(in_tmp / f"d/{i}.npy", np.random.default_rng(i).random((70, 70, 2), np.float32))
+    np.save(in_tmp / "d/4.npy", np.full((70, 70, 2), np.nan, np.float32))
+    main(["pretrain", "--data", "d", "--objective", "simsiam+rotation", "--encoder", "tiny", "--epochs", "1", "--out",
+          "run", "--batch-size", "4", "--image-size", "32", "--device", "cpu", "--workers", "0"])  # fmt: skip
+    assert capsys.readouterr().err.count("left out, cannot be decoded") == 1
+
+
 def test_arrays_as_files(tmp_path: Path, scene: np.ndarray) -> None:
     np.save(tmp_path / "last.npy", scene)
     np.save(tmp_path / "first.npy", np.moveaxis(scene, 2, 0))

@@ -16,6 +16,7 @@ from effssl.cli import main
 from effssl.data import Images, open_data
 from effssl.data.images import Reading, crop_batches, whole_boxes
 from effssl.data.joined import JoinedImages, images_per_epoch
+from effssl.data.listing import with_listed
 from effssl.data.loader import Batching, ViewLoader, ViewSpec
 from effssl.runtime.errors import RequestError
 
@@ -103,7 +104,7 @@ def test_sets_of_one_name_and_sets_without_labels(tmp_path: Path, capsys: pytest
 
 def test_sets_of_other_pixels_are_not_joined(tmp_path: Path) -> None:
     np.savez(tmp_path / "bands.npz", images=np.zeros((4, 9, 9, 5), np.uint16))
-    with pytest.raises(RequestError, match=r"digits has RGB of 8 bits, and bands has 5 channels of uint16"):
+    with pytest.raises(RequestError, match=r"digits has RGB of 8 bits, and bands has 5 channels of uint16; give sets"):
         open_data(f"digits + {tmp_path}/bands.npz")
     np.savez(tmp_path / "more.npz", images=np.full((4, 9, 9, 5), 7, np.uint16))
     both = open_data(f"{tmp_path}/bands.npz + {tmp_path}/more.npz").train
@@ -142,3 +143,32 @@ def test_several_sets_train_resume_evaluate_and_embed(places: tuple[str, str], i
     assert 0 <= longer.knn(k=2).value <= 100
     names = effssl.embed(run.folder, run.config.data, "features.npz", workers=0).names
     assert [Path(name).name for name in names[7:10]] == ["6.png", "0.jpg", "1.jpg"]
+
+
+def test_runs_on_several_folders_keep_the_images_they_began_with(
+    places: tuple[str, str], photos: Tensor, in_tmp: Path, capsys: pytest.CaptureFixture
+) -> None:
+    both = " + ".join(places)
+    run = effssl.pretrain(both, "simsiam", epochs=1, subset=10, out="run", **QUICK)
+    before = [str(path) for path in run.data().train.paths]
+    Image.fromarray(photos[3].permute(1, 2, 0).numpy()).save(Path(places[0], "train", "sky", "new.png"))
+    capsys.readouterr()
+    longer = effssl.pretrain(both, "simsiam", epochs=2, subset=10, out="run", resume="auto", **QUICK | {"quiet": False})
+    assert longer.finished
+    assert "new images are not used" in capsys.readouterr().err
+    listed = with_listed(open_data(both).with_subset(10), run.folder).train
+    assert [str(path) for path in listed.paths] == before
+    assert torch.equal(crops(listed), crops(listed.select(torch.arange(len(listed)))))
+
+
+def test_replaced_images_of_several_folders_are_noticed(places: tuple[str, str], in_tmp: Path) -> None:
+    town = Path(places[1])
+    for i in range(6):
+        Image.open(town.with_name(f"{i}.jpg")).save(town.with_name(f"{i}.bmp"))
+    town.write_text(town.read_text().replace(".jpg", ".bmp"))
+    both = " + ".join(places)
+    effssl.pretrain(both, "simsiam", epochs=1, out="run", **QUICK)
+    other = town.with_name("3.bmp")
+    Image.open(other).rotate(180).save(other)  # of the same size and length
+    with pytest.raises(RequestError, match=r"1 of 6 images have other content .*3\.bmp"):
+        effssl.pretrain(both, "simsiam", epochs=2, out="run", resume="auto", **QUICK)

@@ -185,6 +185,9 @@ def test_damage_is_found(album: Path, tmp_path: Path) -> None:
     (made / "pack.json").write_text(json.dumps(about | {"format": "effssl pack 9"}))
     with pytest.raises(effssl.RequestError, match="this effssl reads"):
         open_data(str(made))
+    (made / "pack.json").write_bytes(b"\0" * 100)
+    with pytest.raises(effssl.RequestError, match=r"the pack .* cannot be read .*; pack it again"):
+        open_data(str(made))
 
 
 def test_refusals(album: Path, tmp_path: Path) -> None:

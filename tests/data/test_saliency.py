@@ -100,6 +100,9 @@ def test_maps_of_other_images_are_refused(photos: Tensor, tmp_path: Path) -> Non
         SaliencyMaps.open(str(tmp_path / "maps.npz"), ArrayImages(photos))
     with pytest.raises(RequestError, match="effssl saliency"):
         SaliencyMaps.open(str(tmp_path / "none.npz"), ArrayImages(photos))
+    np.savez(tmp_path / "features.npz", features=np.zeros((64, 8)))
+    with pytest.raises(RequestError, match="it has no array named fingerprint or maps"):
+        SaliencyMaps.open(str(tmp_path / "features.npz"), ArrayImages(photos))
 
 
 @pytest.mark.parametrize("by", ["sample", "crop", "image"])

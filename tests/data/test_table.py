@@ -57,6 +57,12 @@ def test_column_names_case_and_delimiters(album: Path) -> None:
     assert tabs.train.labels is None
 
 
+@pytest.mark.parametrize("name", ["filename", "filepath", "Image_Path", "file_name"])
+def test_other_names_for_the_column_of_paths(album: Path, name: str) -> None:
+    data = open_data(write(album, f"{name},label", ["pictures/3.jpg,a", "pictures/1.jpg,b"]))
+    assert [path.name for path in data.train.paths] == ["3.jpg", "1.jpg"]
+
+
 def test_parquet_is_the_same(album: Path) -> None:
     names = [f"pictures/{i}.jpg" for i in range(12)]
     labels = [("sky", "roof")[i % 2] for i in range(12)]
@@ -98,8 +104,9 @@ def test_small_images_are_kept_in_memory_with_their_names(tmp_path: Path) -> Non
         (
             "paths,label",
             ["a,b"],
-            r"no column named path or file or image; found: paths, label \(did you mean paths\?\)",
+            r"no column named path or .* or file_name; found: paths, label \(rename paths to path\)$",
         ),
+        ("picture,label", ["a,b"], r"found: picture, label$"),
         ("path,label", [], "has no rows"),
         ("", [], "no column named path"),
         ("path,label", ["pictures/0.jpg,a", "pictures/1.jpg"], "row 2 below the header has no label"),

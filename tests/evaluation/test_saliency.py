@@ -34,7 +34,9 @@ def test_from_a_supervised_run_to_chosen_crops(in_tmp: Path, capsys: pytest.Capt
     assert effssl.Run("chosen").finished
     with pytest.raises(SystemExit):
         main(["saliency", "reference", "--out", "maps.npz"])  # nothing is overwritten
-    assert "exists" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "exists" in said
+    assert "--overwrite" not in said  # which this verb does not have
     with pytest.raises(SystemExit):
         main(["saliency", "reference", "--out", "maps"])  # NumPy would add the suffix, after the check
     assert "ends with .npz" in capsys.readouterr().err

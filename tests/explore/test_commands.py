@@ -245,13 +245,16 @@ def test_tables_fit_the_screen(in_tmp: Path, monkeypatch: pytest.MonkeyPatch, ca
     [
         (["embed", "RUN", "--data", "FOLDER"], "which file to write? --out"),
         (["embed", "--data", "FOLDER", "--out", "f.npz"], "which encoder?"),
-        (["embed", "small", "--weights", "random", "--out", "f.npz"], "which images? --data FOLDER"),
+        (
+            ["embed", "small", "--weights", "random", "--out", "f.npz"],
+            "which images? a run folder names its own; else --data FOLDER",
+        ),
         (["embed", "RUN", "--data", "nowhere", "--out", "f.npz"], "no data set or folder named 'nowhere'"),
         (["embed", "small", "--data", "FOLDER", "--out", "f.npz"], "small has no pretrained weights"),
         (["embed", "RUN", "--data", "FOLDER", "--out", "f.xlsx"], "feature files end with .parquet, .npz, .csv"),
         (["embed", "RUN", "--data", "FOLDER", "--out", "mine.csv"], "mine.csv exists and is not from effssl embed"),
         (["neighbors", "RUN", "--data", "FOLDER"], "which image? --query IMAGE"),
-        (["duplicates", "resnet18"], "which images? --data FOLDER, or --features"),
+        (["duplicates", "resnet18"], "which images? a run folder names its own; else --data FOLDER, or --features"),
         (["duplicates", "--features", "none.npz"], "no feature file at none.npz; write one: effssl embed"),
         (["duplicates", "--features", "mine.csv"], "neither a column path nor a column index"),
         (["duplicates", "RUN", "--features", "mine.csv"], "needs no RUN"),

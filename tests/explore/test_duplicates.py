@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 from PIL import Image
 
 import effssl
+from effssl.explore.copies import copy_images
 from effssl.explore.feature_files import Embedding
+from effssl.network.loaded import LoadedEncoder
 
 
 def test_duplicates_are_the_connected_groups(
@@ -67,3 +71,20 @@ def test_the_larger_image_is_kept_though_its_file_may_be_smaller(tmp_path: Path)
     (group,) = effssl.duplicates(features=made)
     assert group.keep.name == str(tmp_path / "a.png")
     assert group.others[0].bytes is None
+
+
+def test_class_folders_whose_names_are_no_text(encoder: LoadedEncoder, folder: Path, tmp_path: Path) -> None:
+    """Names are escaped where they are shown and stored; files are found by their real names."""
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    root.mkdir()
+    for name in ("china/03.png", "added/copy of 03.png"):
+        shutil.copy(folder / name, root / os.fsdecode(b"t\xefle " + name.split("/")[1].encode()))
+    with Image.open(root / os.fsdecode(b"t\xefle 03.png")) as image:
+        image.resize((192, 192)).save(root / os.fsdecode(b"t\xefle large.png"))
+    (group,) = effssl.duplicates(encoder, tmp_path, workers=0)
+    assert group.missing == []
+    assert group.keep.name.endswith(r"caf\xe9/t\xefle large.png")
+    assert group.keep.width == 192
+    (tmp_path / "copies").mkdir()
+    copy_images([group.keep.name, group.others[0].name], tmp_path / "copies", tmp_path)
+    assert (tmp_path / "copies" / root.name / os.fsdecode(b"t\xefle large.png")).is_file()

@@ -72,6 +72,7 @@ def test_requests_that_make_no_sense(run: Path, folder: Path, embedding: Embeddi
         (lambda: effssl.duplicates(data=folder, features=embedding), "leave out "),
         (lambda: effssl.duplicates("small", weights="random"), "which images"),
         (lambda: effssl.duplicates(data=folder), "which encoder"),
+        (lambda: effssl.duplicates(folder), "is not a run folder; images are given by data"),
         (lambda: effssl.outliers(features=embedding, top=0), "top is 0"),
         (lambda: effssl.outliers(features=one), "has no neighbors"),
         (lambda: effssl.outliers(features=broken), "not finite"),

@@ -58,6 +58,7 @@ ODD += [
     ABOUT | {"std": [0.0] * 3},
     ABOUT | {"std": [float("nan")] * 3},
 ]
+ODD += [ABOUT | {"image_size": 16000}, ABOUT | {"stem": "other"}]
 ODD += [ABOUT | {"filter": "x"}, ABOUT | {"share": -1}, ABOUT | {"stem": 1}, ABOUT | {"encoder": "resnet18"}]
 ODD += [{key: value for key, value in ABOUT.items() if key != missing} for missing in ABOUT]
 
@@ -105,3 +106,20 @@ def test_a_network_with_layers_called_classifier_is_saved_and_loaded(tmp_path: P
     path = tmp_path / "encoder.safetensors"
     path.write_bytes(dump_encoder(encoder, ABOUT | {"encoder": "mobilenet_v3_small", "image_size": 32}))
     assert load_encoder(path).dim == encoder.dim
+
+
+def test_weights_that_are_finite_in_double_precision_only(in_tmp: Path) -> None:
+    state = build_encoder("tiny", 16).backbone.state_dict()
+    huge = {key: value.double() * 1e300 if value.is_floating_point() else value for key, value in state.items()}
+    torch.save(huge, in_tmp / "w.pth")
+    with pytest.raises(RequestError, match="not finite"):
+        import_encoder("w.pth", "tiny", "out.safetensors")
+    assert not (in_tmp / "out.safetensors").exists()
+
+
+def test_images_too_large_for_any_encoder(in_tmp: Path) -> None:
+    with pytest.raises(RequestError, match="between 0 and 2048"):
+        effssl.load("tiny", weights="random", image_size=16000)
+    torch.save(build_encoder("tiny", 16).backbone.state_dict(), in_tmp / "w.pth")
+    with pytest.raises(RequestError, match="between 0 and 2048"):
+        import_encoder("w.pth", "tiny", "out.safetensors", image_size=16000)

@@ -67,7 +67,7 @@ def test_the_teacher_follows_with_its_momentum_and_has_no_gradient(data: Data) -
     trainer = trainer_of("dino", data, **flags)
     term, network = trainer.objective.terms["dino"], trainer.objective.network
     pairs = [(term.prototypes.weight, term.target_prototypes.weight)]
-    pairs += zip(network.parameters(), term.target.parameters(), strict=True)
+    pairs += zip(network.parameters(), term.target_network.parameters(), strict=True)
     before = [teacher.clone() for _, teacher in pairs]
     trainer.step(next(trainer.loader.epoch(0)))
     moved = 0

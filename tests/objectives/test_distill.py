@@ -132,6 +132,27 @@ def test_a_run_teaches_another_and_a_changed_teacher_is_noticed(tmp_path: Path) 
     assert not (tmp_path / "n").exists()
 
 
+def test_a_run_records_its_teacher_by_place_and_digest(in_tmp: Path) -> None:
+    quick = {"quiet": True, "encoder": "tiny", "batch_size": 64, "subset": 256, "report": False, "epochs": 1}
+    teacher = effssl.pretrain("digits", "supervised", out="t", **quick)
+    effssl.pretrain("digits", "supervised", out="other", seed=1, **quick)
+    settings = quick | {"distill": {"teacher": "t"}}
+    run = effssl.pretrain("digits", "distill", out="s", **settings)
+    digest = teacher.encoder().fingerprint()
+    recorded = run.config.distill
+    assert (recorded.teacher, recorded.digest) == (str(in_tmp / "t"), digest)
+    card = effssl.export(run, "safetensors", "e.safetensors").with_name("e.safetensors.md").read_text()
+    assert f"| teacher | t, digest {digest} |" in card
+    assert str(in_tmp) not in card
+    again = effssl.pretrain("digits", "distill", out="s", resume="auto", **settings)
+    assert again.config == run.config
+    with pytest.raises(RequestError, match=f"was started with other settings .distill.teacher: {in_tmp}/t → "):
+        effssl.pretrain("digits", "distill", out="s", resume="auto", **quick | {"distill": {"teacher": "other"}})
+    teacher.encoder_path.write_bytes(Path("other/encoder.safetensors").read_bytes())
+    with pytest.raises(RequestError, match=f"distill.teacher .* has changed: its digest is .*, not {digest} as in"):
+        effssl.pretrain(config=run.config_path, out="new", quiet=True, report=False)
+
+
 @pytest.mark.parametrize(
     ("teacher", "says"),
     [

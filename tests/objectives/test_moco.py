@@ -35,20 +35,20 @@ def test_moco_queue_is_first_in_first_out(data: Data) -> None:
             expected.pop(0)
         start = int(term.position)
         assert torch.equal(torch.cat([term.queue[start:], term.queue[:start]]), torch.stack(expected))
-    assert all(p.grad is None for p in term.target.parameters())
+    assert all(p.grad is None for p in term.target_network.parameters())
 
 
 def test_moco_keys_are_shuffled_in_groups_and_come_back_in_order(data: Data) -> None:
     objective, views = make("moco", data), first_views(data, "moco")
     term = objective.terms["moco"]
     seen = []
-    term.target.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    term.target_network.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     x, step = views.pixels["large"][0], objective.step(views)
     grouped = term.keys(step, x, 0)
     assert [len(x) for x in seen] == [BATCH // 8] * 8
     assert not torch.equal(torch.cat(seen), x)
-    term.target.eval()  # with fixed statistics, grouping must not matter
-    plain = F.normalize(term.target.project(x), dim=1)
+    term.target_network.eval()  # with fixed statistics, grouping must not matter
+    plain = F.normalize(term.target_network.project(x), dim=1)
     assert torch.allclose(term.keys(step, x, 0), plain, atol=1e-5)
     assert not torch.allclose(grouped, plain, atol=1e-3)
 

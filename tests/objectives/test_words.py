@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from effssl.data import Data
+from effssl.augment.pixel_format import PixelFormat
+from effssl.data import ArrayImages, Data
 from effssl.network.patches import PatchResponses
 from effssl.objectives.words import Words
 from effssl.runtime.errors import RequestError
@@ -81,6 +82,16 @@ def test_it_adds_nothing_to_the_views_and_weights_of_the_base(data: Data) -> Non
     assert all(torch.equal(value, weights[name]) for name, value in alone.network.state_dict().items())
     views = [first_views(data, name, **FLAGS).pixels["large"] for name in ("simclr", "simclr+words")]
     assert torch.equal(*views)
+
+
+@pytest.mark.parametrize("channels", [4, 12])
+def test_images_of_other_channels(channels: int) -> None:
+    images = torch.randint(256, (48, channels, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data = Data("bands", ArrayImages(images, pixel_format=PixelFormat(channels)))
+    augment = {"pixels": {"channels": channels}, "mean": (0.5,) * channels, "std": (0.3,) * channels}
+    trainer = trainer_of("simclr+words", data, augment=augment, **FLAGS)
+    assert trainer.objective.terms["words"].patches.filters.shape[1] == channels
+    assert all(0 < loss < 2 for loss in losses_of_epochs(trainer, 1, "loss/words"))
 
 
 def test_without_images_it_is_refused() -> None:

@@ -42,6 +42,48 @@ def test_auto_chooses(data: str, objective: str, accelerator: bool, name: str) -
     assert plan.notes[0].split(";")[0] == f"recipe {name}"
 
 
+@pytest.mark.parametrize(
+    ("data", "objective", "encoder", "name"),
+    [
+        ("cifar10", "simclr+rotation", "timm:vit_tiny_patch4", "cifar10-simclr-vit"),
+        ("cifar100", "rotation+byol", "timm:deit_tiny_patch16_224", "cifar10-byol-vit"),
+        ("photos", "vicreg", "vit_b_16", "images-vicreg-vit"),
+        ("photos", "supcon", "timm:vit_small_patch16_224", "images-simclr-vit"),
+        ("photos", "simclr+rotation", "timm:resnet18", "cpu-simclr-efficient"),
+        ("cifar10", "dino", "timm:vit_tiny_patch4", "cpu-dino"),
+    ],
+)
+def test_a_transformer_takes_a_recipe_for_transformers(data: str, objective: str, encoder: str, name: str) -> None:
+    config = resolve({"data": data, "objective": objective, "encoder": encoder}).config
+    assert (config.recipe, config.encoder) == (name, encoder)
+    assert config.optimizer.name == ("adamw" if name.endswith("-vit") else "sgd")
+
+
+def test_a_transformer_with_an_optimizer_for_convolutions_is_noted() -> None:
+    flags = {"data": "cifar10", "objective": "dino", "encoder": "timm:vit_tiny_patch4"}
+    notes = [note for note in resolve(flags).notes if "adamw" in note]
+    assert notes == [
+        "timm:vit_tiny_patch4 is trained by sgd with lr 0.2, as recipe cpu-dino says; "
+        "what fits a transformer is --optimizer.name adamw --lr 0.0005"
+    ]
+    for other in ({"optimizer": {"name": "sgd"}}, {"objective": "simclr"}, {"encoder": "resnet18"}):
+        assert not any("fits a transformer" in note for note in resolve(flags | other).notes)
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [
+        ("distill+simclr", "cpu-simclr"),
+        ("rotation+distill+byol", "cpu-byol-efficient"),
+        ("supervised+simclr", "cpu-simclr"),
+        ("rotation+distill", "cpu-distill"),
+    ],
+)
+def test_a_term_that_compares_views_decides_whatever_its_place(objective: str, name: str) -> None:
+    turned = "+".join(reversed(objective.split("+")))
+    assert [resolve({"data": "cifar10", "objective": one}).config.recipe for one in (objective, turned)] == [name] * 2
+
+
 def test_an_efficient_recipe_that_was_not_asked_for_names_the_published_form() -> None:
     assert resolve({"data": "x"}).notes[0].endswith("; --recipe cpu-simclr has the published form of rotation")
     assert resolve({"data": "x", "recipe": "cpu-byol-efficient"}).notes[0] == "recipe cpu-byol-efficient"

@@ -5,6 +5,7 @@ Skipped if there is no Chromium; playwright does not download one.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,33 @@ def test_at_every_width(written: Path, visit: Any, width: int) -> None:
         const boxes = [...document.querySelectorAll('section, header')].map(e => e.getBoundingClientRect());
         return boxes.some((a, i) => boxes.slice(i + 1).some(b => a.bottom > b.top + 1 && b.bottom > a.top + 1)) }"""
     assert not page.evaluate(overlapping)
+
+
+def test_the_largest_bar_is_as_long_as_there_is_room(written: Path, visit: Any) -> None:
+    page = visit(written, 360)
+    shares = page.evaluate("""() => [...document.querySelectorAll('.standing i')].map(
+        i => i.getBoundingClientRect().width / i.parentElement.clientWidth)""")
+    assert shares[0] > 0.9
+    assert shares == sorted(shares, reverse=True)
+    assert page.evaluate("document.querySelector('.standing .length').clientWidth") > 80
+
+
+def test_a_comparison_shows_what_costs_nothing_where_the_runs_agree(
+    digits: Run, plain: Run, tmp_path: Path, visit: Any
+) -> None:
+    other = Run(shutil.copytree(plain.folder, tmp_path / "other"))
+    journal = other.folder / "metrics.jsonl"
+    changed = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in changed:
+        if "baseline/pixels" in line:
+            line |= {"baseline/pixels": 1.0, "baseline/chance": 2.0}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    names = """() => [...document.querySelectorAll('#curves .chart')].filter(c => c.innerText.includes('kNN accuracy'))
+        .flatMap(c => [...c.querySelectorAll('line.chance + text')].map(t => t.textContent))"""
+    page = visit(write_report([digits.folder, plain.folder], tmp_path / "same.html"))
+    assert page.evaluate(names) == ["k-means patches", "raw pixels", "chance"]
+    page = visit(write_report([digits.folder, other.folder], tmp_path / "differ.html"))
+    assert page.evaluate(names) == ["k-means patches", "chance, digits", "chance, other"]
 
 
 def test_hover_shows_a_thumbnail_and_click_the_neighbors(written: Path, visit: Any) -> None:

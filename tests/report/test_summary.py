@@ -6,6 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
+from effssl.report.comparison import compare
 from effssl.report.page import as_block
 from effssl.report.summary import curves, summarize
 from effssl.verbs import Run
@@ -38,6 +41,41 @@ def test_values_that_are_not_json_are_omitted() -> None:
     found = curves([{"epoch": 1, "loss": float("nan"), "own": 1.0}, {"epoch": 2, "loss": 2.0, "verdict": "x"}])
     assert found["columns"] == {"loss": [None, 2.0], "own": [1.0, None]}
     assert "NaN" not in as_block(found)
+
+
+@pytest.fixture
+def unlabelled(digits: Run, tmp_path: Path) -> Run:
+    """A run that measured agreement in place of kNN, on 200 images."""
+    run = Run(shutil.copytree(digits.folder, tmp_path / "unlabelled"))
+    lines = [{key: value for key, value in line.items() if key != "knn"} for line in run.metrics()]
+    (run.folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(line | {"agreement": 9.0, "sampled": 200}) + "\n" for line in lines)
+    )
+    return run
+
+
+def test_agreement_on_other_numbers_of_images_is_not_comparable(unlabelled: Run, tmp_path: Path) -> None:
+    """Chance depends on the number, which a time budget decides."""
+    more = Run(shutil.copytree(unlabelled.folder, tmp_path / "more"))
+    same = Run(shutil.copytree(unlabelled.folder, tmp_path / "same"))
+    journal = more.folder / "metrics.jsonl"
+    journal.write_text(journal.read_text().replace('"sampled": 200', '"sampled": 900'))
+
+    def comparable(other: Run) -> list[bool]:
+        cells = dict(compare([unlabelled, other])["scores"])["agreement of neighbors"]
+        return [cell["comparable"] for cell in cells]
+
+    assert comparable(same) == [True, True]
+    assert comparable(more) == [False, False]
+
+
+def test_an_evaluated_agreement_says_on_which_images_it_was_measured(unlabelled: Run, digits: Run) -> None:
+    for run, twice in (unlabelled, True), (digits, False):
+        run.evaluate("agreement", images=50)
+        score = summarize(run)["scores"][-1]
+        assert score["name"] == "agreement of neighbors images=50, effssl eval"
+        assert score["how"].startswith("50 training images of digits")
+        assert ("may differ from that of training" in score["how"]) == twice
 
 
 def test_every_task_has_its_chance_level_and_its_score(digits: Run, tmp_path: Path) -> None:

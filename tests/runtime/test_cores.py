@@ -69,6 +69,25 @@ def test_a_process_that_is_bound_to_a_core_uses_one() -> None:
     assert found.stdout.strip() == "1"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind processes to cores")
+def test_more_workers_than_the_cores_of_a_bound_process_are_no_warning(tmp_path: Path) -> None:
+    for i in range(4):
+        Image.new("RGB", (80, 80), (i, 0, 0)).save(tmp_path / f"{i}.png")
+    code = f"""
+import os
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+from effssl.data import open_data
+from effssl.data.decoding import worker_count
+from effssl.data.images import Reading, crop_batches, whole_boxes
+images = open_data({str(tmp_path)!r}).train
+batches = list(crop_batches(images, whole_boxes(images.sizes), 16, 2, Reading(workers=2)))
+print(worker_count(-1), len(batches))
+"""
+    found = python(code)
+    assert found.stdout.split() == ["1", "2"]
+    assert found.stderr == ""
+
+
 @pytest.mark.long
 def test_torch_has_no_more_threads_and_more_workers_than_cores_are_no_warning(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()

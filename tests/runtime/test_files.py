@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import effssl
 from effssl.runtime.errors import RequestError
 from effssl.runtime.files import (
     atomic_path,
@@ -173,3 +174,20 @@ def test_a_lock_keeps_others_out_until_its_process_is_gone(tmp_path: Path) -> No
         assert time.monotonic() - start < 10
         with pytest.raises(RequestError, match=f"process {os.getpid()}"), locked(lock, "busy", "leave", wait=0.1):
             pass
+
+
+def test_a_name_with_a_null_character_is_refused(in_tmp: Path) -> None:
+    with pytest.raises(RequestError, match="null character"):
+        check_output(Path("a\0b"), overwrite=True)
+    with pytest.raises(RequestError, match="null character"):
+        check_writable(Path("a\0b/c"))
+    with pytest.raises(RequestError, match="null character"):
+        write_atomically(Path("a\0b"), "x")
+    with pytest.raises(RequestError, match="null character"):
+        effssl.pretrain("digits", out="a\0b", epochs=1, quiet=True)
+
+
+def test_what_can_be_done_about_a_file_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(RequestError, match=r"a exists; delete it first$"):
+        check_output(tmp_path / "a", overwrite=False, instead="delete it first")

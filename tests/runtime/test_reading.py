@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import resource
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import effssl
 from effssl.data.decoding import MOST_WORKERS, worker_count
+from effssl.explore.feature_files import read_metadata
+from effssl.network.foreign import read_weights
 from effssl.runtime import reading
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.files import locked
 from effssl.runtime.reading import read_arrays, read_start
+from tests.mutations import BOMB, write_zeros
 
 
 @pytest.mark.parametrize("kind", [RequestError, RunFailed])
@@ -66,3 +74,42 @@ def test_worker_processes_have_a_limit() -> None:
     assert worker_count(MOST_WORKERS) == MOST_WORKERS
     with pytest.raises(RequestError, match="at most 1024"):
         worker_count(10**400)
+
+
+@pytest.mark.parametrize("read", [effssl.outliers, read_metadata])
+def test_feature_files_that_would_fill_the_memory_are_refused(read: Callable[..., object], tmp_path: Path) -> None:
+    path = tmp_path / "f.npz"
+    np.savez(path, path=np.array(["a", "b"]), metadata=np.array("{}"))
+    with zipfile.ZipFile(path, "a") as archive:
+        write_zeros(archive, "features.npy", BOMB)
+    assert path.stat().st_size < 4 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if read is read_metadata:
+        assert read(path) is None
+    else:
+        with pytest.raises(RequestError, match="more than 100 times as many"):
+            read(features=path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KB
+
+
+def test_weights_and_images_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "w.pth")
+    with zipfile.ZipFile(tmp_path / "w.pth", "a") as archive:
+        write_zeros(archive, "archive/data/1", BOMB)
+    with pytest.raises(RequestError, match="more than 100 times as many"):
+        read_weights(tmp_path / "w.pth")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for number in range(3):
+            write_zeros(archive, f"{number}.png", BOMB // 3)
+    with pytest.raises(RequestError, match="more than 100 times as many"):
+        effssl.open_data(str(tmp_path / "a.zip"))
+
+
+def test_a_weight_file_with_a_damaged_directory_is_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "w.pth")
+    content = bytearray((tmp_path / "w.pth").read_bytes())
+    directory = content.rindex(b"PK\x01\x02")
+    content[directory + 28 : directory + 32] = b"\x00\x00\xff\x7f"  # no name, and an extra field beyond the end
+    (tmp_path / "w.pth").write_bytes(content)
+    with pytest.raises(RequestError, match="is not a weight file"):
+        read_weights(tmp_path / "w.pth")

@@ -88,7 +88,8 @@ def run(objective: str, flags: dict, data: Data) -> dict[str, Tensor]:
     state = {k: v for k, v in running.objective.state_dict().items() if torch.is_tensor(v)}
     if running.average is not None:
         found |= {f"average {k}": v.clone() for k, v in running.average.average.items()}
-    return found | {k: v for k, v in state.items() if not ("moco.target" in k and ("running" in k or "tracked" in k))}
+    of_norms = [k for k in state if "moco.target_network" in k and ("running" in k or "tracked" in k)]
+    return found | {k: v for k, v in state.items() if k not in of_norms}
 
 
 def main(out: str) -> None:

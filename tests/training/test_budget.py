@@ -95,8 +95,21 @@ def test_short_epochs_are_counted_anew_too(tiny_photos: Tensor) -> None:
         move(t, epoch=step // 4, step=step % 4)
         due.append(budget.due(t))
     assert sum(due) == 5  # every 20 steps, whatever an epoch holds
-    t.clock.set_total_steps(100)
+    t.clock.set_total_steps(110)
     assert budget.due(t)  # a short run is counted more often
+
+
+def test_a_short_run_ends_when_its_time_is_over(tiny_photos: Tensor) -> None:
+    t = trainer(tiny_photos[:128])  # 4 steps an epoch
+    over = Budget(10.0, time.monotonic() - 100)
+    over.costs = StepCosts((0.1,) * 20, t.clock.steps_per_epoch)
+    for views in t.loader.epoch(0):
+        t.train_step(views)
+        if over.due(t):
+            over.replan(t)
+        if t.finished:
+            break
+    assert t.steps_done == 2  # the one after which the steps were counted anew, and one that ends the schedule
 
 
 def test_the_largest_views_that_leave_enough_epochs(photos: Tensor, tmp_path: Path) -> None:

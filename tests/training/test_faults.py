@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -308,3 +311,62 @@ def test_queues_take_all_micro_batches(objective: str, taken: int) -> None:
     trainer.step(next(trainer.loader.epoch(0)))
     term = trainer.objective.terms[objective]
     assert (term.filled if objective == "swav" else int(term.position)) == taken
+
+
+CHANGES = {
+    "epoch": {"position": {"epoch": -1}}, "epoch 7 of 2": {"position": {"epoch": 7}},
+    "step": {"position": {"step": -3}}, "updates": {"position": {"updates": 0.5}},
+    "seconds": {"position": {"seconds": float("nan")}},
+    "processes": {"processes": 0}, "total_steps": {"total_steps": 0}, "threads": {"threads": "x"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without its encoder file, whose last checkpoint has come to the end."""
+    run = effssl.pretrain("digits", "byol", epochs=2, out=tmp_path_factory.mktemp("saved") / "run", **QUICK)
+    run.encoder_path.unlink()
+    return run.folder
+
+
+@pytest.fixture
+def edited(saved: Path, tmp_path: Path) -> Callable[[dict[str, Any]], Path]:
+    """That run with other values in its checkpoint, whose checksum is right."""
+
+    def edit(changes: dict[str, Any]) -> Path:
+        folder = shutil.copytree(saved, tmp_path / "run")
+        state = load_checkpoint(folder / "checkpoint.pt")
+        assert state is not None
+        for key, value in changes.items():
+            state[key] = state[key] | value if isinstance(value, dict) else value
+        save_checkpoint(folder / "checkpoint.pt", state)
+        return folder
+
+    return edit
+
+
+def test_a_checkpoint_of_weights_that_are_not_finite_makes_no_encoder(edited: Callable, saved: Path) -> None:
+    weights = load_checkpoint(saved / "checkpoint.pt")["objective"]
+    key = next(key for key in weights if key.endswith("conv1.weight"))
+    folder = edited({"objective": {key: torch.full_like(weights[key], float("nan"))}})
+    with pytest.raises(effssl.RunFailed, match=r"does not hold the state of this run \(its weights are not finite\)"):
+        effssl.pretrain("digits", "byol", epochs=2, out=folder, resume="auto", **QUICK)
+    assert not (folder / "encoder.safetensors").exists()
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_checkpoint_of_a_place_that_no_run_comes_to(what: str, edited: Callable) -> None:
+    folder = edited(CHANGES[what])
+    with pytest.raises(effssl.RunFailed, match=f"its {what.split()[0]} is"):
+        effssl.pretrain("digits", "byol", epochs=2, out=folder, resume="auto", **QUICK)
+
+
+def test_an_untouched_checkpoint_at_the_end_gives_its_encoder(edited: Callable) -> None:
+    assert effssl.pretrain("digits", "byol", epochs=2, out=edited({}), resume="auto", **QUICK).finished
+
+
+def test_a_pipe_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    os.mkfifo(tmp_path / "checkpoint.pt")
+    with pytest.raises(effssl.RunFailed, match="no good checkpoint"):
+        load_checkpoint(tmp_path / "checkpoint.pt")
+    assert "checkpoint.pt is not a regular file" in " ".join(capsys.readouterr().err.split())

@@ -19,7 +19,9 @@ from effssl.recipes.resolve import resolve
 from effssl.report import write_report
 from effssl.runtime.errors import RequestError
 from effssl.schema import read_yaml
-from effssl.training.pretraining import fit_to_data
+from effssl.training.pretraining import fit_to_data, make_plan
+from effssl.training.request import Request
+from effssl.training.trainer import Trainer
 
 PLAIN = ["--encoder", "tiny", "--epochs", "1", "--batch-size", "64", "--device", "cpu", "--workers", "0"]
 
@@ -65,6 +67,11 @@ def test_twelve_channels_train_resume_evaluate_embed_and_export(
     main(["embed", "run", "--data", "bands.npz", "--out", "bands.npz.csv"])
     page = write_report("run", images=40, shown=(1,)).read_text(encoding="utf-8")
     assert "Images are not shown" not in page
+    with pytest.raises(SystemExit) as stop:
+        main(["report", "run", "--images", "40", "--shown", "13"])
+    assert stop.value.code == 2
+    assert "give one or three, of 1 to 12" in capsys.readouterr().err
+    assert (in_tmp / "run/report.html").read_text(encoding="utf-8") == page
     card = effssl.export("run", "safetensors").with_name("run.safetensors.md").read_text(encoding="utf-8")
     assert "images N×12×H×W of any size" in card
     assert "12 channels of uint16, of which 0 and 65535 become 0 and 1" in card
@@ -96,6 +103,51 @@ def test_what_is_given_is_kept_and_what_does_not_fit_is_refused(in_tmp: Path) ->
             fitted(**augment)
 
 
+def weights_for(channels: int, folder: Path) -> str:
+    """The run folder of an encoder that was trained for a step or two on such images."""
+    data = "digits" if channels == 3 else f"{channels}.npz"
+    if channels != 3:
+        save(folder / data, channels, 150)
+    flags = {"encoder": "tiny", "epochs": 1, "batch_size": 32, "quiet": True, "report": False, "subset": 64}
+    return str(effssl.pretrain(data, "simsiam", out=folder / "weights", **flags).folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "adapted"),
+    [
+        (1, 3, "gray filters for 3 channels"),
+        (3, 4, "the mean of filters of 3 channels for 4 channels"),
+        (1, 4, "gray filters for 4 channels"),
+        (4, 3, "is for images of 4 channels; images here have 3"),
+    ],
+)
+def test_weights_for_other_channels_are_adapted_or_refused_as_such(
+    old: int, new: int, adapted: str, in_tmp: Path
+) -> None:
+    """Nobody gave a mean: that of the weights does not fit, so it is the recipe's for pictures, else it is measured."""
+    start, name = weights_for(old, in_tmp), "digits" if new == 3 else "new.npz"
+    if new != 3:
+        save(in_tmp / name, new, 120)
+    request = {"data": name, "objective": "simsiam", "batch_size": 32, "start_from": start}
+    data, cpu = open_data(name), torch.device("cpu")
+    plan = fit_to_data(make_plan(Request(request), cpu), data)
+    augment = plan.config.augment
+    if new == 3:
+        assert augment.mean == resolve({"data": name, "objective": "simsiam"}).config.augment.mean
+    else:
+        images = data.train.pixels.double() / 65535
+        assert np.allclose(augment.mean, images.mean((0, 2, 3)), rtol=1e-4)
+    assert len(augment.std) == new
+    if old == 4:
+        with pytest.raises(RequestError, match=adapted):
+            Trainer(plan, data, cpu)
+    else:
+        assert adapted in Trainer(plan, data, cpu).objective.start_note
+    given = {"mean": (0.2,) * new, "std": (0.3,) * new}
+    chosen = fit_to_data(make_plan(Request(request | {"augment": given}), cpu), data).config.augment
+    assert (chosen.mean, chosen.std) == (given["mean"], given["std"])
+
+
 def test_pictures_have_the_mean_of_the_recipe() -> None:
     plan = resolve({"data": "digits", "objective": "simsiam"})
     fitted = fit_to_data(plan, open_data("digits"))
@@ -110,6 +162,53 @@ def test_a_channel_that_is_the_same_everywhere_is_no_reason_to_fail(in_tmp: Path
     request = {"data": "flat.npy", "objective": "simsiam", "encoder": "tiny", "batch_size": 32}
     augment = fit_to_data(resolve(request), open_data("flat.npy")).config.augment
     assert augment.std[1] == 1
+
+
+def test_the_range_of_floats_is_said(in_tmp: Path) -> None:
+    np.save("flat.npy", digits_of(2, 64)[0].astype(np.float32) - 100)
+    plan = fit_to_data(resolve({"data": "flat.npy", "objective": "simsiam", "batch_size": 32}), open_data("flat.npy"))
+    low, high = plan.config.augment.pixels.range
+    assert any(f"2 channels of float32, of which {low:g} and {high:g} become 0 and 1: mean" in n for n in plan.notes)
+
+
+def fit_stack(stack: np.ndarray, **augment) -> PixelFormat:
+    np.save("stack.npy", stack.astype(np.float32))
+    request = {"data": "stack.npy", "objective": "simsiam", "encoder": "tiny", "batch_size": 4, "augment": augment}
+    return fit_to_data(resolve(request), open_data("stack.npy")).config.augment.pixels
+
+
+def test_an_image_far_from_the_others_is_refused(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stack = np.random.default_rng(0).random((240, 70, 70, 2), np.float32)
+    (in_tmp / "d").mkdir()
+    for i in range(9):
+        np.save(in_tmp / f"d/{i}.npy", stack[i])
+    np.save(in_tmp / "d/4.npy", stack[4] * 255)
+    with pytest.raises(SystemExit) as stop:
+        main(["pretrain", "--data", "d", "--objective", "simsiam", "--out", "run", *PLAIN, "--batch-size", "4"])
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 2
+    assert "4.npy has values from 0." in said
+    assert "--augment.pixels.range" in said
+    data = open_data("d")
+    chosen = {"data": "d", "objective": "simsiam", "encoder": "tiny", "batch_size": 4}
+    augment = {"pixels": {"range": (0, 1)}}
+    assert fit_to_data(resolve(chosen | {"augment": augment}), data).config.augment.pixels.range == (0, 1)
+    for number in (17, 203):  # one of them is in the sample of 100, or none
+        far = stack[:, :16, :16].copy()
+        far[number, 3, 3, 0] = -1e6
+        with pytest.raises(RequestError, match=rf"image {number} \(the first is 0\) has values from -1e\+06"):
+            fit_stack(far)
+
+
+def test_a_high_dynamic_range_is_read(in_tmp: Path) -> None:
+    rng = np.random.default_rng(0)
+    stack = rng.random((60, 16, 16, 2)) * rng.uniform(1, 10_000, (60, 1, 1, 1))
+    stack[7, 2, 2] = 65_000  # a hot pixel
+    assert fit_stack(stack).range[1] == 65_000
+    stars = rng.random((60, 16, 16, 2))
+    stars[::3, 5, 5] = 10_000
+    assert fit_stack(stars).range[1] == 10_000
+    assert fit_stack(np.zeros((60, 16, 16, 2))).range == (0, 1)
 
 
 @pytest.mark.parametrize("channels", [1, 12])

@@ -197,10 +197,22 @@ def test_muon_leaves_norms_biases_thin_weights_and_embeddings_to_adamw() -> None
         assert first | rest == {name for name, p in built.named_parameters() if p.requires_grad}
         for name, p in built.named_parameters():
             if p.requires_grad:
-                expected = p.ndim > 1 and len(p) >= 8 and name != "angle_embedding.weight"
+                output = name in ("terms.byol.q.3.weight", "terms.rotation.r.3.weight")
+                expected = p.ndim > 1 and len(p) >= 8 and not output and name != "angle_embedding.weight"
                 assert (name in first) == expected, name
+    assert objective.terms["byol"].q[3].weight.ndim == 2
+    assert objective.terms["rotation"].r[3].out_features == 8
     assert objective.angle_embedding.weight.shape[0] == 8
     assert any(p.ndim > 1 and len(p) == 4 for p in thin.terms["rotation"].parameters())  # four angles: a thin weight
+
+
+def test_tokens_and_positions_of_a_transformer_are_not_decayed() -> None:
+    objective = make("simclr", encoder="timm:vit_tiny_patch4", image_size=32, optimizer={"name": "adamw"})
+    optimizer = build_optimizer(objective.config.optimizer, objective, 0.02)
+    assert [group["weight_decay"] > 0 for group in optimizer.param_groups] == [True, False]
+    rest = {name.rpartition("backbone.")[2] for name in in_group(optimizer, objective, 1)}
+    assert {"cls_token", "pos_embed", "blocks.0.attn.qkv.bias", "norm.weight"} <= rest
+    assert "blocks.0.attn.qkv.weight" not in rest
 
 
 def test_other_parameters_of_muon_take_steps_of_adamw_without_decay() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -80,7 +82,8 @@ def test_the_first_evaluation_is_that_of_the_starting_weights(
     assert first == pytest.approx(source.metrics()[-1]["knn"], abs=0.01)
     said = capfd.readouterr().err
     assert f"kNN {first:.1f} % with the starting weights → {last:.1f} % now" in said
-    assert "over the starting weights" in run.metrics()[-1]["why"]
+    assert said.index(f"kNN {first:.1f} % with the starting weights\n") < said.index("epoch 1")
+    assert re.search("(above|below|equal to) the starting weights", run.metrics()[-1]["why"])
     card = effssl.export(run, "safetensors", tmp_path / "e.safetensors").with_name("e.safetensors.md").read_text()
     assert f"| started from | source, digest {run.config.start_digest} |" in card
 
@@ -103,6 +106,50 @@ def test_weight_files_of_others_with_a_stem_for_large_images(tmp_path: Path) -> 
     note = trainer.objective.start_note
     assert "adapted: kernels of the first convolution resized from 7×7 to 3×3" in note
     assert "not taken: state_dict.module.fc (2)" in note
+    assert "mean and std of ImageNet assumed; give --augment.mean/--augment.std" in note
+
+
+def test_an_assumed_preprocessing_is_said_unless_it_was_given(source: effssl.Run, tmp_path: Path) -> None:
+    torch.save(source.encoder().backbone.state_dict(), tmp_path / "w.pth")
+    flags = {"start_from": str(tmp_path / "w.pth"), "encoder": "small-4"}
+    mean, std = (0.3, 0.3, 0.3), (0.4, 0.4, 0.4)
+    half = trainer_of(**flags, augment={"mean": mean})
+    assert "; std of ImageNet assumed; give --augment.std" in half.objective.start_note
+    assert half.config.augment.std == (0.229, 0.224, 0.225)
+    assert "of ImageNet" not in trainer_of(**flags, augment={"mean": mean, "std": std}).objective.start_note
+    assert "of ImageNet" not in trainer_of(start_from=str(source.folder)).objective.start_note
+
+
+def test_starting_weights_are_evaluated_as_at_epoch_0(tmp_path: Path) -> None:
+    """At the size, with the stem and in the preprocessing of the run, not those of the file."""
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "w.pth")
+    trainer = trainer_of(start_from=str(tmp_path / "w.pth"), encoder="resnet18", augment={"mean": (0.3, 0.3, 0.3)})
+    run = effssl.Run(RunFolder.create(tmp_path / "r", trainer.config).folder)
+    found = run.starting_weights()
+    assert found is not None
+    images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
+    x = found.preprocess(images)
+    assert trainer.config.image_size == found.size == 16
+    std = torch.tensor(trainer.config.augment.std).view(3, 1, 1)
+    torch.testing.assert_close(x * std + 0.3, images / 255, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found(images), trainer.objective.network.encoder.eval()(x), atol=1e-4, rtol=1e-4)
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "w.pth")
+    assert run.starting_weights() is None  # other weights by now
+
+
+def test_a_hub_that_cannot_be_reached_is_refused_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """The hub's own client tries again for a minute."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    started = time.monotonic()
+    with pytest.raises(effssl.RequestError, match=r"cannot be fetched here \(no connection: .{1,60}\); download model"):
+        trainer_of(start_from="timm:resnet18")
+    assert time.monotonic() - started < 15
+    assert "fetching the pretrained weights of timm:resnet18" in capfd.readouterr().err
 
 
 def test_pretrained_weights_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +244,7 @@ def test_a_config_means_the_weights_of_its_digest(source: effssl.Run, tmp_path: 
         (["--start-from", "gray4.pth", "--encoder", "resnet50"], "is --encoder right?"),
         (["--start-from", "gray4.pth"], "does not name its architecture; add --encoder"),
         (["--start-from", "notes.txt", "--encoder", "resnet18"], "notes.txt is not a weight file"),
+        (["--start-from", "notes.txt"], "notes.txt is not a weight file"),
         (["--start-from", "empty"], "empty is not a run folder"),
         (["--start-from", "missing"], "no run folder, weight file or torchvision model named 'missing'"),
         (["--start-from", "small"], "there are no pretrained weights of small"),

@@ -12,6 +12,7 @@ from effssl.training.verdict import (
     Reference,
     Representation,
     TaskAccuracy,
+    advice,
     task_accuracies,
     verdict,
 )
@@ -55,10 +56,35 @@ def test_the_first_half_of_a_run_is_early() -> None:
 
 def test_a_collapse_needs_more_than_a_few_steps() -> None:
     collapsed = [START, replace(BETTER, std_z=0.01)]
-    assert verdict(collapsed, [], moment=Moment(1.0, 19)) == (
-        "too early to tell", "all images get nearly the same projections (spread 0.010 of 1) after 19 steps"
-    )  # fmt: skip
+    assert verdict(collapsed, [], moment=Moment(0.1, 19)) == (
+        "too early to tell",
+        "all images get nearly the same projections (spread 0.010 of 1) after 19 steps, and 20 are the fewest",
+    )
     assert verdict(collapsed, [], moment=Moment(0.1, 20))[0] == "collapsing"
+
+
+def test_a_collapse_says_what_to_do() -> None:
+    _, why = verdict([START, replace(BETTER, std_z=0.01)], [])
+    assert why.startswith("all images get nearly the same projections (spread 0.010 of 1). What to do: ")
+    assert all(flag in advice(why) for flag in ("--lr", "--batch-size", "--schedule.warmup-epochs"))
+    assert advice(verdict([START, BETTER], [])[1]) == ""
+
+
+def test_early_is_for_what_waiting_can_change() -> None:
+    """A run that ends with too few steps, or without a score, is not early."""
+    collapsed = [START, replace(BETTER, std_z=0.01)]
+    assert verdict(collapsed, [], moment=Moment(1.0, 19))[0] == "too short to tell"
+    assert verdict(collapsed, [], moment=Moment(0.5, 5))[0] == "too short to tell"  # ten steps in all
+    scoreless = [replace(one, knn=None) for one in (START, BETTER)]
+    for done in (0.1, 1.0):
+        assert verdict(scoreless, [], moment=Moment(done))[0] == "nothing to compare with"
+
+
+def test_differences_are_told_in_words() -> None:
+    _, why = verdict([START, BETTER], [], Reference(baselines=FREE))
+    assert why.startswith("kNN 33.0 %, 8.0 above the untrained network, 3.0 above raw pixels;")
+    _, why = verdict([START, replace(BETTER, knn=25.0)], [], Reference(baselines=FREE))
+    assert why.startswith("kNN 25.0 %, equal to the untrained network, 5.0 below raw pixels;")
 
 
 def test_few_images_need_a_larger_difference() -> None:
@@ -80,7 +106,7 @@ def test_starting_weights_are_compared_with_too() -> None:
 def test_what_is_better_at_once_is_named() -> None:
     said, why = verdict([START, BETTER], [], Reference(baselines={"pixels": 40.0, "patches": 57.9}))
     assert said == "worse than pixels"
-    assert "-7.0 over raw pixels" in why
+    assert "7.0 below raw pixels" in why
     assert "What to do: train longer" in why
     assert "k-means patches reach 57.9 % at once (--encoder patches)" in why
     assert "patches" not in verdict([START, BETTER], [], Reference(baselines=FREE))[1]

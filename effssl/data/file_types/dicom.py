@@ -1,4 +1,7 @@
-"""DICOM files: values in the file's window become 16 bits; color of 8 bits is a picture. Frames are channels."""
+"""DICOM files: values in the file's window become 16 bits; color of 8 bits is a picture. Frames are channels.
+
+Files without the 128 bytes before the signature, as old ones are, begin with their first element.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,16 @@ from effssl.data.file_types.file_type import FileAbout, FileType, format_for
 from effssl.runtime.errors import RequestError
 
 WHITE = LIMITS["uint16"][1]
+FIRST_GROUPS = (b"\x02\0", b"\x08\0")  # of elements: about the file, about the image; numbers are little-endian
+PALETTE = "PALETTE COLOR"
+
+
+def _begins(head: bytes) -> bool:
+    if head[128:132] == b"DICM":
+        return True
+    value = head[4:8]  # a type of two letters, or the length of what is short at the beginning of a file
+    typed = value[:2].isalpha() and value[:2].isupper()
+    return head[:2] in FIRST_GROUPS and head[3:4] == b"\0" and (typed or (len(value) == 4 and value[1:] == b"\0\0\0"))
 
 
 def _pydicom() -> ModuleType:
@@ -23,9 +36,14 @@ def _pydicom() -> ModuleType:
 
 
 def _open(file: BinaryIO) -> Any:
-    found = _pydicom().dcmread(file)
+    found = _pydicom().dcmread(file, force=True)  # without a signature, too: `_begins` has looked for it
     if "PixelData" not in found or "Rows" not in found:
         raise OSError("it is a DICOM file without pixels")
+    if "TransferSyntaxUID" not in found.file_meta:  # nothing says how pixels are stored: plainly, as all else
+        from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+        is_implicit, _ = found.original_encoding
+        found.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if is_implicit else ExplicitVRLittleEndian
     return found
 
 
@@ -36,13 +54,15 @@ def _about(file: BinaryIO) -> FileAbout:
 
 
 def _is_color(found: Any) -> bool:
-    return found.SamplesPerPixel == 3 and found.BitsAllocated == 8
+    return (found.SamplesPerPixel == 3 and found.BitsAllocated == 8) or found.PhotometricInterpretation == PALETTE
 
 
 def _channels(found: Any) -> int:
     frames = int(found.get("NumberOfFrames") or 1)
     if _is_color(found) and frames == 1:
         return 3
+    if found.PhotometricInterpretation == PALETTE:
+        raise OSError(f"it has {frames} frames of color")
     if found.SamplesPerPixel != 1 or frames > MOST_CHANNELS:
         raise OSError(f"it has {frames} frames of {found.SamplesPerPixel} samples; images have up to {MOST_CHANNELS}")
     return frames
@@ -51,13 +71,18 @@ def _channels(found: Any) -> int:
 def _read(file: BinaryIO) -> np.ndarray:
     found = _open(file)
     channels = _channels(found)
+    from pydicom.pixels import apply_color_lut, apply_modality_lut
+
+    if found.PhotometricInterpretation == PALETTE:
+        colors = apply_color_lut(found.pixel_array, found)[..., :3]
+        deep = found.RedPaletteColorLookupTableDescriptor[2] == 16
+        return np.ascontiguousarray(colors >> 8 if deep else colors).astype(np.uint8)
     if _is_color(found):
         return np.ascontiguousarray(found.pixel_array)
-    from pydicom.pixels import apply_modality_lut
-
     values = np.asarray(apply_modality_lut(found.pixel_array, found), np.float64)
     low, high = _window(found)
-    shares = ((values - low) / (high - low)).clip(0, 1)
+    # A window of width 1 is a threshold.
+    shares = ((values - low) / (high - low)).clip(0, 1) if high > low else (values > low).astype(np.float64)
     if found.PhotometricInterpretation == "MONOCHROME1":  # small values are bright
         shares = 1 - shares
     deep = (shares * WHITE).round().astype(np.uint16)
@@ -69,7 +94,7 @@ def _window(found: Any) -> tuple[float, float]:
     center, width = (found.get(name) for name in ("WindowCenter", "WindowWidth"))
     if center is not None and width is not None:
         c, w = (float(value if isinstance(value, (int, float, str)) else value[0]) for value in (center, width))
-        if w > 1:  # DICOM PS3.3, C.11.2.1.2
+        if w >= 1:  # DICOM PS3.3, C.11.2.1.2
             return c - 0.5 - (w - 1) / 2, c - 0.5 + (w - 1) / 2
     slope, intercept = float(found.get("RescaleSlope", 1)), float(found.get("RescaleIntercept", 0))
     steps = 2**found.BitsStored
@@ -78,4 +103,4 @@ def _window(found: Any) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-DICOM = FileType(lambda head: head[128:132] == b"DICM", _about, _read)
+DICOM = FileType(_begins, _about, _read)

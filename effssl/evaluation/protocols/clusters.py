@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from effssl.data import Data
 from effssl.evaluation.protocol import EvaluationProtocol
 from effssl.evaluation.score import Score
 from effssl.features.extract import extract, labelled
+from effssl.features.kmeans import kmeans
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.errors import RequestError
 from effssl.runtime.progress import spinner
@@ -41,8 +41,7 @@ def evaluate_clusters(encoder: LoadedEncoder, data: Data, options: ClustersOptio
     if count > len(test.h):
         raise RequestError(f"clusters is {count}, but only {len(test.h)} test images can be read; choose fewer")
     with spinner(f"k-means, {count} clusters, {options.restarts} initializations"):
-        means = KMeans(count, n_init=options.restarts, random_state=options.seed)
-        found = means.fit_predict(F.normalize(test.h, dim=1).numpy())
+        found = kmeans(F.normalize(test.h, dim=1).numpy(), count, options.restarts, options.seed).labels_
     truth = test.labels.numpy()
     constants = {"clusters": count, "restarts": options.restarts, "seed": options.seed, "features": "h, L2-normalized"}
     also = {"ARI": 100 * float(adjusted_rand_score(truth, found))}

@@ -28,6 +28,7 @@ from effssl.evaluation.protocol import EvaluationProtocol, LearningRate
 from effssl.evaluation.score import Score
 from effssl.evaluation.voc import Detections, voc_ap
 from effssl.network.loaded import LoadedEncoder
+from effssl.runtime.cores import usable_cores
 from effssl.runtime.errors import RequestError, RunFailed
 from effssl.runtime.progress import progress_bar
 from effssl.runtime.randomness import generator, seed_of, seeded
@@ -245,7 +246,7 @@ def training_example(image: VocImage, flip: bool) -> tuple[Tensor, dict[str, Ten
 def check_images(images: list[VocImage]) -> None:
     """Decode every image once: a damaged one is found now, and not after hours of training."""
     files = list({image.path: image for image in images}.values())
-    with ThreadPoolExecutor() as pool, progress_bar("checking images", len(files)) as advance:
+    with ThreadPoolExecutor(usable_cores()) as pool, progress_bar("checking images", len(files)) as advance:
         for _ in pool.map(lambda image: len(_pixels(image)), files):  # pixels are not kept
             advance(1)
 
