@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effssl.loading import load, load_run_classifier, load_run_encoder, open_run_data
 from effssl.run import RunFolder
+from effssl.runtime.errors import RequestError
 from effssl.runtime.files import check_writable, resolve_path
 from effssl.runtime.progress import say
 from effssl.several import join_sets
@@ -58,11 +58,11 @@ class Run(RunFolder):
         config = self.config
         if not config.start_from:
             return None
-        path = Path(config.start_from)
-        if path.is_absolute() and not path.exists():
-            say(f"the starting weights {path} are not there any more, and are left out")
+        try:
+            start = starting_encoder(config)
+        except RequestError as error:
+            say(f"the starting weights cannot be read and are left out: {error}")
             return None
-        start = starting_encoder(config)
         if start is None:
             say(f"the starting weights {config.start_from} have changed since, and are left out")
         return start
@@ -128,18 +128,10 @@ class Run(RunFolder):
         if whiten == "off":
             encoder = encoder.without_whitening()
         encoder = encoder.to(pick_device(device))
-        if baselines:
-            evaluation.check_baselines(what, source)
         changed = protocol.changed(options) + (["whiten=off"] if whiten == "off" else [])
         changed += [f"epochs={encoder.about['epochs']}"] if "checkpoint" in encoder.about else []
-        started = time.perf_counter()
-        score = evaluation.evaluate(what, encoder, source, **settings)
-        quick = baselines is None and evaluation.cheap_baselines(
-            what, encoder, source, score, time.perf_counter() - started
-        )
+        score, others = evaluation.evaluate_beside(what, encoder, source, baselines, **settings)
         self.add_result(score_name(what, changed, data, classes), score.record())
-        patches = evaluation.QUICK_PATCHES if quick else "patches"
-        others = evaluation.evaluate_baselines(what, encoder, source, patches, **settings) if baselines or quick else {}
         if others and (start := self.starting_weights()) is not None:
             others["starting weights"] = evaluation.evaluate(what, start.to(encoder.device), source, **settings)
         for name, found in others.items():

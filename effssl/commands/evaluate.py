@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -93,22 +92,15 @@ def evaluate_(what: str, run: str, args: list[str]) -> None:
         print_baselines({run: score, **baselines})
     else:
         has_baselines = not protocol.needs_projector and not protocol.reads_folder(protocol.options_of(settings))
-        print_standing(run, MORE if has_baselines and parsed.baselines is None else "")
+        is_baseline = run.startswith(("pixels", "patches"))
+        print_standing(run, MORE if has_baselines and parsed.baselines is None and not is_baseline else "")
 
 
 def _scores_of(
     what: str, run: str, target: EvaluationTarget, settings: dict[str, Any]
 ) -> tuple[Score, dict[str, Score]]:
     """Evaluate the encoder of a run folder, or one from elsewhere; and the baselines, if asked for."""
-    from effssl.evaluation import (
-        QUICK_PATCHES,
-        cheap_baselines,
-        check_baselines,
-        evaluate,
-        evaluate_baselines,
-        find_protocol,
-        open_source,
-    )
+    from effssl.evaluation import evaluate_beside, find_protocol, open_source
     from effssl.network.foreign import refuse_flags
     from effssl.runtime.device import pick_device
     from effssl.verbs import Run, load
@@ -123,15 +115,7 @@ def _scores_of(
     source = open_source(protocol, protocol.options_of(settings), data, classes=target.classes)
     if source is None:
         raise RequestError("an encoder that effssl did not train needs --data")
-    if target.baselines:
-        check_baselines(what, source)
-    started = time.perf_counter()
-    score = evaluate(what, encoder, source, **settings)
-    quick = target.baselines is None and cheap_baselines(what, encoder, source, score, time.perf_counter() - started)
-    if not (target.baselines or quick):
-        return score, {}
-    patches = QUICK_PATCHES if quick else "patches"
-    return score, evaluate_baselines(what, encoder, source, patches, **settings)
+    return evaluate_beside(what, encoder, source, target.baselines, **settings)
 
 
 def check_score_file(path: Path) -> None:

@@ -39,11 +39,14 @@ def refuse_far_values(images: Images) -> None:
     if len(far) > rare:
         return
     row = far[0] if far else _first_far(images, least, most)
-    name = "an image" if row is None else images.paths[row] if images.paths else f"image {row} (the first is 0)"
+    todo = "give the values that become 0 and 1 by --augment.pixels.range"
+    name, remove = "an image", ""
+    if row is not None:
+        name, remove = str(images.paths[row]) if images.paths else f"image {row} (the first is 0)", "remove it, or "
     smallest, largest = measured.range if row is None else _ends(images.array(row))
     raise RequestError(
         f"{name} has values from {smallest:g} to {largest:g}, and nearly all of the others are between {low:g} and "
-        f"{high:g}; remove it, or give the values that become 0 and 1 by --augment.pixels.range"
+        f"{high:g}; {remove}{todo}"
     )
 
 

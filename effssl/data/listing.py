@@ -53,7 +53,7 @@ def _lists(images: Images, folder: Path) -> dict[int, tuple[Path, FolderImages]]
     return {
         number: (folder / f"images-{number}.npz", part.select(images.row_of[images.part_of == number]))
         for number, part in enumerate(images.parts)
-        if isinstance(part, FolderImages)
+        if isinstance(part, FolderImages) and bool((images.part_of == number).any())  # a subset may leave one out
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ __all__ = [
     "check_baselines",
     "evaluate",
     "evaluate_baselines",
+    "evaluate_beside",
     "find_protocol",
     "open_source",
     "protocol_names",
@@ -72,6 +74,22 @@ def _with_chance(score: Score, source: Data | str | None) -> Score:
         return score
     chance = 100 * float(labels.bincount().max()) / len(labels)
     return replace(score, constants=score.constants | {"chance": chance})
+
+
+def evaluate_beside(
+    what: str, encoder: LoadedEncoder, data: Data | str | None, baselines: bool | None, **settings: Any
+) -> tuple[Score, dict[str, Score]]:
+    """A score, and those of what costs nothing if they are asked for; with None, if that is quick."""
+    if baselines:
+        check_baselines(what, data)
+    started = time.perf_counter()
+    assert data is not None
+    score = evaluate(what, encoder, data, **settings)
+    if baselines:
+        return score, evaluate_baselines(what, encoder, data, **settings)
+    if baselines is None and cheap_baselines(what, encoder, data, score, time.perf_counter() - started):
+        return score, evaluate_baselines(what, encoder, data, QUICK_PATCHES, **settings)
+    return score, {}
 
 
 def evaluate_baselines(

@@ -30,7 +30,7 @@ from effssl.explore.feature_files import (
     write_features,
 )
 from effssl.explore.gallery import Gallery, open_gallery
-from effssl.features.extract import feature_batches, fitting_batch
+from effssl.features.extract import feature_batches
 from effssl.network.loaded import LoadedEncoder
 from effssl.runtime.append_store import AppendStore, claim_folder, has_plan, lock_folder
 from effssl.runtime.errors import RequestError, RunFailed
@@ -166,7 +166,7 @@ def _open_job(run: EncoderLike, data: str | Path | None, options: FeatureOptions
     gallery = open_gallery(data, options.get("labels", "auto"))
     name = str(encoder.about.get("encoder", ""))
     metadata = Metadata(name, encoder_digest(encoder), gallery.fingerprint(), encoder.dim, gallery.numbered)
-    return _Job(encoder, gallery, metadata, fitting_batch(batch, encoder.size), options.get("workers", -1))
+    return _Job(encoder, gallery, metadata, batch, options.get("workers", -1))
 
 
 @dataclass(frozen=True)

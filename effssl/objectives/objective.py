@@ -126,7 +126,7 @@ def angle_embedding(groups: Mapping[str, ViewGroup], width: int) -> nn.Embedding
     if not sets:
         return None
     if len(sets) > 1:
-        raise RequestError("view groups with an angle embedding need the same angles")
+        raise RequestError("view groups with an angle embedding need the same angles: see --views.rotated.angles")
     embedding = nn.Embedding(len(sets.pop()), width)
     nn.init.zeros_(embedding.weight)
     return embedding

@@ -22,7 +22,7 @@ SIMILAR = {"supcon": "simclr"}
 """Where a base method has no recipe for such images, it takes that of a similar one."""
 EFFICIENT_WITH = "rotation"
 """With this task, a base method takes the recipe <family>-<base>-efficient where there is one."""
-TRANSFORMERS = re.compile(r"timm:(vit|deit)|vit_")
+TRANSFORMERS = re.compile(r"timm:(vit|deit3?)_|vit_")
 """Names of transformers, timm's and torchvision's, for which the recipes <family>-<base>-vit are."""
 
 
@@ -69,11 +69,11 @@ def choose(data: str, terms: Iterable[str], accelerator: bool, encoder: str = ""
     # Photographs never get settings for images of 32 pixels.
     last = "imagenet1k" if family == "images" else "cifar10"
     families = (family, "imagenet100", last) if accelerator else ("cpu",)
-    of_terms = (base, SIMILAR.get(base, base), FALLBACK)
-    fitting = [f"{family}-{term}" for term in of_terms for family in families]
+    bases = (base, SIMILAR.get(base, base))
+    fitting = [f"{family}-{term}" for term in (*bases, FALLBACK) for family in families]
     if is_transformer(encoder):
-        size = "images" if family == "images" else "cifar10"
-        fitting = [f"{size}-{term}-vit" for term in of_terms[:-1]] + fitting
+        images = "images" if family == "images" else "cifar10"
+        fitting = [f"{images}-{term}-vit" for term in bases] + fitting
     name = next(name for name in fitting if name in known)
     efficient = f"{name}-efficient"
     measured = EFFICIENT_WITH in terms and name.endswith(f"-{base}")  # not of the fallback

@@ -155,7 +155,7 @@ def _scale_lr(config: Config, base: Config, request: _Given, notes: list[str]) -
         by_root = optimizer.name in ("adamw", "muon")
         result = lr * math.sqrt(new / old) if by_root else lr * new / old
         how = ", by the square root of their ratio" if by_root else ""
-        notes.append(f"{name} {lr:g} holds for batch {old}; scaled to {result:g} for batch {new}{how}")
+        notes.append(f"{name} {lr:g} holds for batch {old}; scaled to {result:.3g} for batch {new}{how}")
         return result
 
     if "lr" not in given:

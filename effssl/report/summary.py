@@ -119,8 +119,8 @@ def _validation_scores(run: RunFolder, lines: list[dict[str, Any]]) -> list[dict
     gain = f"{difference(values[-1], values[0])} the {first}" if len(values) > 1 else f"the {first}"
     what = "kNN" if measure == "knn" else "agreement of neighbors"
     # Agreement depends on the side of the images that are changed and on their number, of which a budget decides.
-    pairs = () if measure == "knn" else (config.image_size, _last(lines, "sampled"))
-    protocol = _digest(config.data, config.subset, config.classes, config.health, *pairs)
+    of_images = () if measure == "knn" else (config.image_size, _last(lines, "sampled"))
+    protocol = _digest(config.data, config.subset, config.classes, config.health, *of_images)
     where = ", validation" if measure == "knn" else ""
     found = [_score(f"{what}{where}", values[-1], gain, [], protocol)]
     compared = standing(lines, config.start_from)

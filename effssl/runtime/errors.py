@@ -16,7 +16,7 @@ LONGEST = 80  # characters of a word that is compared
 # Words that are values; after a flag, any other word goes on with the sentence.
 WORDS = (
     "auto|never|folders|none|random|predicted|optuna|onnx|on|off|h|z|view|image|pca|kmeans|digits|csv|"
-    "tensorboard|wandb|mlflow"
+    "tensorboard|wandb|mlflow|patches|pixels|adamw"
 )
 # A value ends with a letter or a digit: what follows may be the end of the sentence.
 VALUE = (

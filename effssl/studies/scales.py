@@ -73,6 +73,11 @@ def check_sources(study: Study, scale: str, sources: Sources) -> None:
         )
     if any(_saliency_share(arm.flags) for arm in study.arms) and not sources.maps:
         raise RequestError(f"{study.name} needs --maps, saliency maps of the images (effssl saliency writes them)")
+    needed = {METRICS[name].needs for name in study.metrics if name != AVERAGE}
+    if "voc" in needed and not sources.voc:
+        raise RequestError(f"{study.name} needs --voc, a folder in VOC layout, for detection")
+    if "sets" in needed and scale == "cpu" and not sources.sets:  # the published ones are known by name
+        raise RequestError(f"{study.name} needs --sets, labeled data sets for transfer: cifar10=cifar10,flowers=FOLDER")
 
 
 def substitution(study: Study, scale: str) -> str:
@@ -83,7 +88,8 @@ def substitution(study: Study, scale: str) -> str:
         return f"{study.data} as published"
     photographs = "a folder of photographs (Imagenette) at 48 or 64 pixels"
     images = photographs if uses_photographs(study) else "10,000 images of CIFAR-10"
-    epochs = f"{CPU_EPOCHS.get(study.name, 6):g} epochs instead of {study.epochs}"
+    count = CPU_EPOCHS.get(study.name, 6)
+    epochs = f"{count:g} epoch{'s' * (count != 1)} instead of {study.epochs}"
     return f"{images} instead of {study.data}, the small encoder, {epochs}"
 
 

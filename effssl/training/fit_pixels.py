@@ -31,7 +31,7 @@ def fit_pixels(plan: Plan, images: Images, before: RunFolder | None = None) -> P
         stored = before.config.augment
         augment = dataclasses.replace(augment, pixels=pixels, mean=stored.mean, std=stored.std)
     elif found.is_picture:
-        augment = dataclasses.replace(augment, pixels=pixels, **_in_place_of_other_channels(plan))
+        augment = dataclasses.replace(augment, pixels=pixels, **_recipe_statistics(plan))
     elif _is_given(plan, pixels):
         augment = dataclasses.replace(augment, pixels=pixels)
     else:
@@ -49,7 +49,7 @@ def fit_pixels(plan: Plan, images: Images, before: RunFolder | None = None) -> P
     return dataclasses.replace(plan, config=dataclasses.replace(config, augment=augment), notes=notes, start=start)
 
 
-def _in_place_of_other_channels(plan: Plan) -> dict[str, Any]:
+def _recipe_statistics(plan: Plan) -> dict[str, Any]:
     """The recipe's mean and deviation for pictures, where those of the starting weights have other channels."""
     if plan.start is None:
         return {}

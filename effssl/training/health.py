@@ -136,7 +136,7 @@ class Monitor:
     def baselines(self) -> dict[str, float]:
         """The same measure, on the same images, of what costs nothing: pixels, k-means patches, guessing.
 
-        Where a run starts from trained weights, of the untrained network too. None where nothing can be measured.
+        Where a run starts from trained weights, of the untrained network too. Empty where nothing can be measured.
         """
         if self.pairs is None and not len(self.bank):
             return {}

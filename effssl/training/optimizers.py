@@ -176,12 +176,10 @@ def _matrices(objective: Objective) -> set[int]:
 
 
 def _output_layers(terms: nn.Module) -> set[int]:
-    """Weights of the last layers of heads (classifiers, prototypes, predictors), by identity."""
-    layers = []
-    for module in terms.modules():
-        linear = [child for child in module.children() if isinstance(child, nn.Linear)]
-        layers += linear[-1:] if isinstance(module, nn.Sequential) else linear
-    return {id(layer.weight) for layer in layers}
+    """Weights of the last layers of the terms' heads (classifiers, prototypes, predictors), by identity."""
+    heads = [head for term in terms.children() for head in term.children()]
+    layers = [layer for head in heads for layer in (head if isinstance(head, nn.Sequential) else [head])[-1:]]
+    return {id(layer.weight) for layer in layers if isinstance(layer, nn.Linear)}
 
 
 def _by_stage(params: list[nn.Parameter], objective: Objective, decay: float) -> list[dict[str, Any]]:

@@ -85,6 +85,7 @@ def run_request(request: Request) -> tuple[RunFolder, Data | None]:
         claim = claim_folder(request, plan)
         journal.track(tracker_names(tuple(read_records(claim.folder))) if request.log is None else request.log)
         data = open_images(plan, claim)
+        plan = fit_batch(request, plan, data, device)
         choose_size = not plan.config.image_size and not data.train.in_memory
         plan = fit_to_data(plan, data, claim.run)
         if plan.config.precision == "auto":
@@ -198,6 +199,18 @@ def request_budget(request: Request, plan: Plan, started: float) -> Budget | Non
     if "epochs" in request.flags:
         raise RequestError("give --epochs or --budget: a time budget decides how many epochs there are")
     return Budget(parse_budget(plan.config.budget), started, request.report)
+
+
+def fit_batch(request: Request, plan: Plan, data: Data, device: torch.device) -> Plan:
+    """The plan with a batch that the images can fill, where nobody asked for another size."""
+    before, count = plan.config.batch_size, images_per_epoch(data.train)
+    given = request.flags if request.config is None else merge(read_yaml(request.config), request.flags)
+    if before <= count or count < 4 or "batch_size" in given:
+        return plan
+    flags = {**request.flags, "batch_size": count // 4}
+    plan = make_plan(dataclasses.replace(request, flags=flags), device)
+    note = f"{count} images: batches of {plan.config.batch_size}, since {before} are more than there are"
+    return dataclasses.replace(plan, notes=[*plan.notes, note])
 
 
 def fit_to_data(plan: Plan, data: Data, before: RunFolder | None = None) -> Plan:

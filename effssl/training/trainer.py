@@ -79,11 +79,8 @@ class Position:
         for name, limit in limits.items():
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= limit:
-                raise ValueError(
-                    f"its {name} is {one_line(value)}, of {limit}"
-                    if limit < math.inf
-                    else f"its {name} is {one_line(value)}"
-                )
+                most = f", of {limit}" if limit < math.inf else ""
+                raise ValueError(f"its {name} is {one_line(value)}{most}")
         for name in ("seconds", "elapsed", "evaluation_seconds"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 <= value < math.inf:

@@ -150,15 +150,27 @@ def test_runs_on_several_folders_keep_the_images_they_began_with(
 ) -> None:
     both = " + ".join(places)
     run = effssl.pretrain(both, "simsiam", epochs=1, subset=10, out="run", **QUICK)
-    before = [str(path) for path in run.data().train.paths]
+    before = run.data().train
     Image.fromarray(photos[3].permute(1, 2, 0).numpy()).save(Path(places[0], "train", "sky", "new.png"))
     capsys.readouterr()
     longer = effssl.pretrain(both, "simsiam", epochs=2, subset=10, out="run", resume="auto", **QUICK | {"quiet": False})
     assert longer.finished
     assert "new images are not used" in capsys.readouterr().err
     listed = with_listed(open_data(both).with_subset(10), run.folder).train
-    assert [str(path) for path in listed.paths] == before
-    assert torch.equal(crops(listed), crops(listed.select(torch.arange(len(listed)))))
+    assert [str(path) for path in listed.paths] == [str(path) for path in before.paths]
+    assert torch.equal(listed.labels, before.labels)
+    assert torch.equal(crops(listed), crops(before))
+
+
+def test_a_subset_may_leave_a_folder_out(places: tuple[str, str], photos: Tensor, in_tmp: Path) -> None:
+    Path("one").mkdir()
+    Image.fromarray(photos[9].permute(1, 2, 0).numpy()).save("one/a.png")
+    both = f"one + {places[0]}"
+    run = effssl.pretrain(both, "simsiam", epochs=1, subset=4, out="run", **QUICK)
+    data = open_data(run.config.data).with_subset(4)
+    assert not (data.train.part_of == 0).any()
+    assert with_listed(data, run.folder).train.paths == data.train.paths
+    assert effssl.pretrain(both, "simsiam", epochs=2, subset=4, out="run", resume="auto", **QUICK).finished
 
 
 def test_replaced_images_of_several_folders_are_noticed(places: tuple[str, str], in_tmp: Path) -> None:

@@ -26,7 +26,7 @@ from effssl.studies.scales import Sources, arm_metrics, arm_settings
 from effssl.studies.study import Arm, Study
 from effssl.training.loop import Trainer
 
-PHOTOS = Sources(images="photos", maps="maps.npz")
+PHOTOS = Sources("photos", voc="voc", sets="flowers=flowers", maps="maps.npz")
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,23 @@ def test_each_arm_can_be_built_at_cpu_scale(name: str, tmp_path: Path) -> None:
     assert len(runs) >= 2
     for run in {run.flags["objective"]: run for run in runs}.values():
         assert gflop_per_image(dataclasses.replace(run, flags={**run.flags, "batch_size": 8, "lr": 0.1})) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("E08", Sources(), "E08 needs images="),
+        ("E02", Sources("photos"), "E02 needs maps="),
+        ("E17", Sources("photos"), "E17 needs sets="),
+        ("E18", Sources("photos"), "E18 needs voc="),
+    ],
+)
+def test_a_study_without_its_data_is_refused_before_it_runs(
+    name: str, given: Sources, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError, match=says):
+        plan_runs(load(name), Setup("cpu", 1, tmp_path, given))
+    plan_runs(load(name), Setup("smoke", 1, tmp_path, given))  # of embedded digits
 
 
 @pytest.mark.parametrize("name", ["C01", "C02", "C03", "C04", "C05"])

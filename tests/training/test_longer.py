@@ -108,6 +108,7 @@ def test_a_stopped_run_is_of_use(in_tmp: Path, capfd: pytest.CaptureFixture, mon
     assert "| epochs | epoch 1 of 3: the run was not finished |" in Path("e.safetensors.md").read_text()
     first, *baselines = effssl.Run("r").results()
     assert first == "knn epochs=1"
+    assert baselines
     assert all(name.endswith(" epochs=1") for name in baselines)
     images = effssl.open_data("digits").test.pixels[:4]
     torch.testing.assert_close(effssl.load("e.safetensors")(images), effssl.load("r")(images))

@@ -206,6 +206,15 @@ def test_muon_leaves_norms_biases_thin_weights_and_embeddings_to_adamw() -> None
     assert any(p.ndim > 1 and len(p) == 4 for p in thin.terms["rotation"].parameters())  # four angles: a thin weight
 
 
+def test_muon_keeps_the_matrices_of_a_branch_that_is_not_shared() -> None:
+    flags = {"encoder": "timm:vit_tiny_patch4", "image_size": 32, "optimizer": MUON, "rotation": {"shared": 12}}
+    objective = make("rotation", **flags)
+    optimizer = build_optimizer(objective.config.optimizer, objective, 0.02)
+    branch = {name for name, p in objective.named_parameters() if "branch" in name and p.ndim > 1 and p.requires_grad}
+    assert {name for name in branch if name.endswith("qkv.weight")} <= in_group(optimizer, objective, 0)
+    assert any(name.endswith("qkv.weight") for name in branch)
+
+
 def test_tokens_and_positions_of_a_transformer_are_not_decayed() -> None:
     objective = make("simclr", encoder="timm:vit_tiny_patch4", image_size=32, optimizer={"name": "adamw"})
     optimizer = build_optimizer(objective.config.optimizer, objective, 0.02)

@@ -243,6 +243,18 @@ def test_rotated_views_that_an_encoder_does_not_take_are_refused_before_a_folder
     assert not (tmp_path / "r").exists()
 
 
+def test_a_batch_that_the_images_cannot_fill_is_smaller_unless_it_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    few = {"subset": 42, "epochs": 1, "encoder": "tiny", "report": False, "out": tmp_path / "r"}
+    run = effssl.pretrain("digits", "simclr", **few)
+    assert run.config.batch_size == 10
+    assert "42 images: batches of 10, since 128 are more than there are" in capsys.readouterr().err
+    assert effssl.pretrain("digits", "simclr", resume="auto", **few).finished
+    with pytest.raises(RequestError, match=r"batch size 64 is larger than the set of 42 images; use batch_size=10"):
+        effssl.pretrain("digits", "simclr", batch_size=64, **few | {"out": tmp_path / "other"})
+
+
 def test_embed_shows_images_upright(finished: effssl.Run, tmp_path: Path) -> None:
     from PIL import Image
 

@@ -88,6 +88,20 @@ def test_the_first_evaluation_is_that_of_the_starting_weights(
     assert f"| started from | source, digest {run.config.start_digest} |" in card
 
 
+def test_starting_weights_that_are_gone_do_not_stop_an_evaluation(
+    source: effssl.Run, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    gone = effssl.pretrain("digits", "simclr", epochs=1, out=tmp_path / "gone", **QUICK)
+    run = effssl.pretrain("digits", "byol", epochs=1, out=tmp_path / "r", start_from=gone.folder, **STARTED)
+    for name in ("encoder.safetensors", "checkpoint.pt", "checkpoint.previous.pt"):
+        (gone.folder / name).unlink(missing_ok=True)
+    score, baselines = run.scores("knn", baselines=True)
+    assert score.value > 20
+    assert "pixels" in baselines
+    assert "starting weights" not in baselines
+    assert "the starting weights cannot be read and are left out" in capsys.readouterr().err
+
+
 def test_a_shorter_run_is_the_default(source: effssl.Run) -> None:
     usual = trainer_of(encoder="small-4").config
     shorter = trainer_of(start_from=str(source.folder)).config
