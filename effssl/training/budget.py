@@ -33,7 +33,7 @@ EVALUATIONS = 0.05  # share of the budget that evaluations of the representation
 MAX_INTERVAL = 20  # between two counts of what is left
 SIDES = (128, 96, 64, 48, 32)  # views of photographs that are considered, the largest first
 MIN_STEPS = 20  # steps that are a run
-REPORT_SECONDS = 5.0  # seconds that are reserved for the report, but at most a twentieth of the budget
+REPORT_SECONDS = 8.0  # seconds that are reserved for the report with its imports, but at most an eighth of the budget
 MIN_EPOCHS = 20  # epochs that a run should have before larger views are worth their cost
 
 
@@ -64,7 +64,7 @@ class Budget:
     """So many seconds from `started` on, those of a report included."""
 
     def __init__(self, seconds: float, started: float, report: bool = False) -> None:
-        self.seconds = seconds - (min(REPORT_SECONDS, seconds / 20) if report else 0.0)
+        self.seconds = seconds - (min(REPORT_SECONDS, seconds / 8) if report else 0.0)
         self.started = started
         self.costs = StepCosts((), 1)
         self.evaluation_seconds = 0.0  # of one evaluation
