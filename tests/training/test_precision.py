@@ -231,6 +231,7 @@ with process_group():
 """
 
 
+@pytest.mark.long
 def test_two_processes_choose_alike(tmp_path: Path) -> None:
     script = tmp_path / "compare.py"
     script.write_text(TWO_PROCESSES)

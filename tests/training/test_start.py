@@ -232,6 +232,7 @@ def test_resume_is_to_the_bit_even_if_the_source_is_gone(
     assert all(torch.equal(a[key], b[key]) for key in a)
 
 
+@pytest.mark.long
 def test_a_budget_starts_from_weights_too(source: effssl.Run, tmp_path: Path) -> None:
     run = effssl.pretrain("digits", "simclr", out=tmp_path / "r", budget="20s", start_from=source, **STARTED)
     assert run.finished
